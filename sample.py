@@ -1,0 +1,276 @@
+"""Text from a model, at the shell.
+
+    python sample.py "Once upon a time"
+    python sample.py "Once upon a time" --stage 0            the plain loop, and what it costs
+    python sample.py --num-samples 3 --temperature 1.2       three texts, from nothing
+    echo "Once upon a time" | python sample.py - --stop "."  one sentence
+
+The text goes to stdout as it is made, everything else to stderr. The loops are in generate.py and
+stages/; `new_tokens` below is where this file calls them.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import torch
+
+    from model import GPT
+    from stages.stage2_sampling import Choose
+    from stages.stage3_stopping import StopCheck
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"sample.py: {message} (--help lists all options)\n")
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(description="Write text with a language model.", allow_abbrev=False)
+    add = parser.add_argument
+    add("prompt", nargs="?", help="text to go on with; - reads it from stdin; default: none, then "
+        "the model begins by itself, after its end-of-text token")  # fmt: skip
+    add("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
+    add("--special-tokens", action="store_true",
+        help="read <|endoftext|> in the prompt as that token; default: as plain text")  # fmt: skip
+    add("--model", type=Path, metavar="FOLDER", help="a GPT-2 folder, as train_tiny.py and "
+        "transformers write it; default: the embedded model, checkpoints/tiny")  # fmt: skip
+    add("--stage", type=int, choices=range(5), default=4, help="which loop: 0 plain, 1 last "
+        "logits, 2 sampling, 3 stopping, 4 KV cache (default); 0 and 1 are greedy")  # fmt: skip
+    add("--max-new-tokens", type=int, default=256, metavar="N", help="0 or more; default 256")
+    add("--temperature", type=float, metavar="T",
+        help="0 is greedy, below 1 is bolder about likely tokens, above 1 flatter; "
+        "default 0.8")  # fmt: skip
+    add("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 is off, the default")
+    add("--top-p", type=float, metavar="P", help="keep the likeliest tokens that together have "
+        "probability P, above 0 to 1; 1 is off, the default")  # fmt: skip
+    add("--min-p", type=float, metavar="P", help="keep tokens with at least P times the "
+        "probability of the likeliest, 0 to 1; 0 is off, the default")  # fmt: skip
+    add("--greedy", action="store_true", help="always the likeliest token: --temperature 0")
+    add("--seed", type=int, help="0 or more; sample i uses seed + i; default: a random one")
+    add("--num-samples", type=int, default=1, metavar="N", help="1 or more; default 1")
+    add("--stop", action="append", default=[], metavar="TEXT",
+        help="end before this text; may be given several times")  # fmt: skip
+    add("--context", choices=("stop", "crop"), default="stop", help="at the context's edge: stop "
+        "(default), or crop to the newest tokens and go on, slowly")  # fmt: skip
+    add("--json", action="store_true", help="one JSON object a sample instead of text")
+    add("--device", default="cpu", help="cpu (default), cuda, mps, or auto: the best there is")
+    add("--dtype", default="float32", choices=("float64", "float32", "bfloat16", "float16"),
+        help="of weights and cache; default float32")  # fmt: skip
+    args = parser.parse_args(arguments)
+
+    if args.prompt is not None and args.prompt_file is not None:
+        parser.error("a prompt and --prompt-file: give one of them")
+    if args.max_new_tokens < 0:
+        parser.error(f"--max-new-tokens is {args.max_new_tokens}: it must be 0 or more")
+    if args.num_samples < 1:
+        parser.error(f"--num-samples is {args.num_samples}: it must be 1 or more")
+    if args.greedy and args.temperature not in (None, 0):
+        parser.error(f"--greedy and --temperature {args.temperature}: give one of them")
+    options = (args.temperature or None, args.top_k, args.top_p, args.min_p)
+    if args.stage < 2 and any(option is not None for option in options):
+        parser.error(f"stage {args.stage} always takes the likeliest token: leave the sampling "
+                     "options out, or use --stage 2 or later")  # fmt: skip
+    if args.seed is None:
+        args.seed = random.SystemRandom().randrange(1_000_000)
+    return args
+
+
+def read_prompt(args: argparse.Namespace) -> str:
+    """The prompt of the command line, a file or stdin; the last newline of those two is dropped."""
+    if args.prompt_file is None and args.prompt != "-":
+        return from_shell(args.prompt or "")
+    source = args.prompt_file or "stdin"
+    try:
+        data = args.prompt_file.read_bytes() if args.prompt_file else sys.stdin.buffer.read()
+        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 ({error}): convert it first") from None
+    except OSError as error:
+        raise ValueError(f"{source} can't be read: {error.strerror}") from None
+
+
+def from_shell(text: str) -> str:
+    """An argument as UTF-8, whatever the locale; bytes that are no UTF-8 become U+FFFD."""
+    return os.fsencode(text).decode("utf-8", errors="replace")
+
+
+def device_named(name: str) -> str:
+    """The device to use. ValueError if this machine or PyTorch doesn't have it."""
+    import torch
+
+    here = ["cpu"]
+    here += ["cuda"] if torch.cuda.is_available() else []
+    here += ["mps"] if torch.backends.mps.is_available() else []
+    if name == "auto":
+        return here[-1]
+    if name not in here:
+        raise ValueError(f"--device is {name}: PyTorch finds only {', '.join(here)} here")
+    return name
+
+
+def new_tokens(
+    args: argparse.Namespace,
+    model: "GPT",
+    ids: "torch.Tensor",
+    choose: "Choose",
+    should_stop: "StopCheck",
+) -> Iterator[tuple[int, str | None]]:
+    """Each new token and, with the last, the finish reason, from the loop of args.stage.
+
+    Stages 0 to 2 know no end: they make all tokens first, and the same rules cut them afterwards.
+    """
+    import generate as stage0
+    from stages import stage1_last_logits, stage2_sampling, stage3_stopping, stage4_kv_cache
+
+    if args.stage >= 3:
+        loop = stage3_stopping.generate if args.stage == 3 else stage4_kv_cache.generate
+        for step in loop(model, ids, args.max_new_tokens, choose, should_stop, args.context):
+            yield step.token, step.finish_reason
+        return
+    limit, limit_reason = stage3_stopping.token_budget(
+        ids, args.max_new_tokens, model.config.block_size, args.context
+    )
+    if args.stage == 0:
+        after = stage0.generate(model, ids, limit)
+    elif args.stage == 1:
+        after = stage1_last_logits.generate(model, ids, limit)
+    else:
+        after = stage2_sampling.generate(model, ids, limit, choose)
+    for count, token in enumerate(after[0, ids.shape[1] :].tolist(), start=1):
+        reason = should_stop(token) or (limit_reason if count == limit else None)
+        yield token, reason
+        if reason:
+            return
+
+
+def write_sample(
+    args: argparse.Namespace,
+    model: "GPT",
+    prompt: str,
+    ids: "torch.Tensor",
+    choose: "Choose",
+    should_stop: "StopCheck",
+    seed: int,
+) -> None:
+    """Write one text as it is made, then a line to stderr; Ctrl-C keeps the text so far."""
+    from stages.stage3_stopping import token_budget
+
+    def show(text: str) -> None:
+        if not args.json:
+            print(text, end="", flush=True)
+
+    limit, finish_reason = token_budget(
+        ids, args.max_new_tokens, model.config.block_size, args.context
+    )
+    tokens: list[int] = []
+    start = perf_counter()
+    show(prompt)
+    try:
+        for token, reason in new_tokens(args, model, ids, choose, should_stop):
+            tokens.append(token)
+            finish_reason = reason or "cancelled"
+            show(should_stop.release())
+    except KeyboardInterrupt:
+        finish_reason = "cancelled"
+    show(should_stop.close() + "\n")
+    seconds = perf_counter() - start
+
+    in_vain = limit - len(tokens) if args.stage < 3 and finish_reason != "cancelled" else 0
+    report = {
+        "prompt": prompt,
+        "text": should_stop.text,
+        "ids": tokens,
+        "finish_reason": finish_reason,
+        "matched": should_stop.matched,
+        "prompt_tokens": ids.shape[1],
+        "new_tokens": len(tokens),
+        "tokens_in_vain": in_vain,
+        "seconds": round(seconds, 4),
+        "stage": args.stage,
+        "seed": seed,
+    }
+    if args.json:
+        print(json.dumps(report, ensure_ascii=False), flush=True)
+    wasted = f", {in_vain} more computed in vain" if in_vain else ""
+    print(
+        f"[{finish_reason}] {ids.shape[1]} prompt tokens, {len(tokens)} new{wasted}; "
+        f"{seconds:.2f} s, {(len(tokens) + in_vain) / seconds:.0f} tokens/s; "
+        f"stage {args.stage}, seed {seed}",
+        file=sys.stderr,
+    )
+    if finish_reason == "cancelled":
+        raise KeyboardInterrupt
+
+
+def run(args: argparse.Namespace) -> None:
+    """Load the model and write all samples. ValueError, with what to do, for bad input."""
+    import torch
+
+    from stages.stage2_sampling import Sampler
+    from stages.stage3_stopping import StopCheck
+    from support.checkpoint import TINY, end_of_text_ids, load
+
+    settings = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings.setdefault("temperature", 0 if args.greedy or args.stage < 2 else 0.8)
+    samplers = [Sampler(**settings, seed=args.seed + i) for i in range(args.num_samples)]
+    stop_strings = [from_shell(text) for text in args.stop]
+    prompt = read_prompt(args)
+
+    folder = args.model or TINY
+    device = device_named(args.device)
+    model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
+    if device == "cpu" and sum(p.numel() for p in model.parameters()) < 10_000_000:
+        torch.set_num_threads(1)  # the steps of a small model are too short to share
+    eos_ids = end_of_text_ids(folder)
+    special = "all" if args.special_tokens else set()
+    ids = tokenizer.encode(prompt, allowed_special=special, disallowed_special=()) or eos_ids[:1]
+    if not ids:
+        raise ValueError(f"the prompt is empty, and {folder} names no end-of-text token instead")
+    prompt_ids = torch.tensor([ids], device=device)
+
+    for i, sampler in enumerate(samplers):
+
+        def choose(logits: torch.Tensor, sampler: Sampler = sampler) -> torch.Tensor:
+            return sampler(logits[:, : tokenizer.n_vocab])  # a padded head has rows without tokens
+
+        if i and not args.json:
+            print("\n---\n")
+        should_stop = StopCheck(tokenizer, eos_ids, stop_strings)
+        write_sample(args, model, prompt, prompt_ids, choose, should_stop, args.seed + i)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with the shell's arguments; returns the exit code.
+
+    PyTorch is imported inside `run`, once the arguments are known to be good: so --help, a typo and
+    an early Ctrl-C are answered at once.
+    """
+    args = parse_arguments(arguments)
+    sys.stdout.reconfigure(encoding="utf-8")
+    sys.stderr.reconfigure(encoding="utf-8")
+    try:
+        run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as `head -1`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (ValueError, OSError) as error:
+        print(f"sample.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

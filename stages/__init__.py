@@ -1,0 +1,1 @@
+"""The loop of `generate.py`, one change at a time; read the stages in order."""

@@ -1,0 +1,1 @@
+"""What the loop is not: files, tokenizer, corpus, instruments."""

@@ -1,0 +1,51 @@
+"""A folder whose files change all at once, or not at all, even if the process is killed.
+
+The new files are written to a folder inside, `.incomplete`. Renaming that to `.complete` takes no
+time and can't be half done: it is the moment when the new files count. Then they move into place.
+Whoever reads asks `find`, which looks into `.complete` first, so that a writer killed between two
+moves leaves the new state and not a mixture. The next writer finishes its work.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to write new files to; at the end they replace those in `folder`.
+
+    After an exception nothing has changed. Other files in `folder` stay. Raises OSError when the
+    disk is full or the folder can't be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _move_into_place(folder)
+    incomplete = folder / ".incomplete"
+    shutil.rmtree(incomplete, ignore_errors=True)  # of a writer that was killed
+    incomplete.mkdir()
+    try:
+        yield incomplete
+        for file in incomplete.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())  # on the disk before the rename says so
+        incomplete.rename(folder / ".complete")
+    except BaseException:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        raise
+    _move_into_place(folder)
+
+
+def find(folder: Path, name: str) -> Path:
+    """The path of the file `name` that counts; it may not exist."""
+    moving = folder / ".complete" / name
+    return moving if moving.is_file() else folder / name
+
+
+def _move_into_place(folder: Path) -> None:
+    complete = folder / ".complete"
+    if complete.is_dir():
+        for file in complete.iterdir():
+            file.replace(folder / file.name)
+        complete.rmdir()
