@@ -73,7 +73,7 @@ def apply_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     """
     require(0 < p <= 1, "top_p", p, "above 0 and at most 1, which is off")
     ranked, order = logits.sort(dim=-1, descending=True, stable=True)
-    probs = ranked.softmax(dim=-1)
+    probs = ranked.double().softmax(dim=-1)  # float64: thousands of them are summed
     mass_before = probs.cumsum(dim=-1) - probs  # of the likelier tokens; 0 for the first
     return logits.scatter(-1, order, ranked.masked_fill(mass_before >= p, -math.inf))
 

@@ -29,16 +29,16 @@ from support.trace import counting
 class KVCache:
     """The keys and values of the tokens so far, of every layer; memory is allocated once.
 
-    One number, `length`, is the truth about position: the cache holds positions 0 to length - 1.
+    It holds `capacity` positions, but never more than the model's block_size. One number, `length`, is the truth about position: the cache holds positions 0 to length - 1.
     """
 
     def __init__(self, model: GPT, capacity: int, batch_size: int = 1):
         config, weight = model.config, model.wte.weight
+        self.capacity = min(capacity, config.block_size)
         D = config.n_embd // config.n_head
-        shape = (config.n_layer, 2, batch_size, config.n_head, capacity, D)
+        shape = (config.n_layer, 2, batch_size, config.n_head, self.capacity, D)
         # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
         self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.capacity = capacity
         self.length = 0
 
     def positions(self, T: int) -> torch.Tensor:
@@ -83,13 +83,12 @@ def generate(
 
     The same steps as stage 3's, from one prefill and one-token forwards.
     """
-    block_size = model.config.block_size
-    limit, limit_reason = token_budget(ids, max_new_tokens, block_size, context)
-    cache = KVCache(model, capacity=min(ids.shape[1] + limit, block_size))
+    limit, limit_reason = token_budget(ids, max_new_tokens, model.config.block_size, context)
+    cache = KVCache(model, capacity=ids.shape[1] + limit)
     new = ids  # prefill: all of the prompt
     for count in range(1, limit + 1):
-        if ids.shape[1] > block_size:  # every position moves: prefill again
-            cache.length, new = 0, ids[:, -block_size:]
+        if ids.shape[1] > cache.capacity:  # cropped, every position moves: prefill again
+            cache.length, new = 0, ids[:, -cache.capacity :]
         hidden = model.hidden(new, cache)  # forward pass: (1, T, C)
         logits = model.head(hidden[:, -1])  # logits of the last position: (1, V)
         new = choose(logits)  # choose: (1, 1), and decode: the next forward reads only this token

@@ -7,7 +7,7 @@ a word for each other slot in it. Every draw is uniform and none depends on anot
     skeleton   [("{name} saw a {adj} {object}.", "A {object}!"), ("{She} took the {object}.",)]
     choices    name Nora, object drum, phrasings 0 and 0, words "red"
     story      Nora saw a red drum. She took the drum.
-    -ln p      ln 60 names + ln 42 objects + ln 2 phrasings + ln 12 adjectives + ...
+    -ln p      ln 56 names + ln 42 objects + ln 2 phrasings + ln 12 adjectives + ...
 
 So the entropy of a story is an exact sum. It is the loss that no model can get below, because
 different choices give different texts: `parse` reads the choices back. The name, the object and
@@ -21,57 +21,55 @@ from functools import cache
 from random import Random
 
 
-def _words(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
     return text.split()
 
 
-GIRLS = _words(
-    "Anna Bella Clara Daisy Ella Emma Eva Flora Greta Ida Ivy Jane June Kate Lily Lucy Maya Mia "
-    "Mina Nora Olive Pia Polly Rosa Ruby Sally Tess Tilda Wanda Zoe"
+GIRLS = listed(
+    "Ada Anna Bella Clara Ella Eva Greta Ida Jane June Kate Lena Lily Lucy Mia Molly "
+    "Nell Nina Nora Pia Polly Rosa Ruby Sally Tess Tilda Wanda Zoe"
 )
-BOYS = _words(
-    "Adam Ben Carl Dan David Emil Felix Finn Fred Gus Hugo Ivan Jack Jim Kai Leo Luke Max Milo "
-    "Nick Noah Oscar Otto Paul Ralph Sam Theo Tim Toby Tom"
+BOYS = listed(
+    "Adam Carl Dan Emil Felix Finn Fred Gus Ivan Jack Jim Leo Max Milo Ned Nick Oscar "
+    "Otto Ralph Ron Roy Sam Ted Theo Tim Toby Tom Walt"
 )
 
 # Every list below fits every skeleton: objects can be carried, places take "at the" and "to the",
 # and objects, adjectives and weather take "a", never "an".
 LISTS = {
     "name": GIRLS + BOYS,
-    "object": _words(
+    "object": listed(
         "ball basket bell blanket book boot bowl box broom brush bucket button candle clock coin "
-        "crown cup doll drum feather flag flute hammer hat jar jug kettle key kite lamp lantern "
-        "map mirror pillow ribbon scarf shell sock spoon teapot trumpet whistle"
+        "crown cup doll drum feather flag flute glove hammer hat jar jug kettle key kite lamp "
+        "lantern mirror pillow ribbon scarf shell sock spoon teapot trumpet whistle"
     ),
-    "place": _words(
+    "place": listed(
         "bakery barn beach bridge castle chapel farm fountain garden harbour inn lake library "
         "lighthouse market mill museum orchard palace park pier pond quarry school stable station "
         "theatre tower vineyard zoo"
     ),
-    "adj": _words("big black blue fine funny green little lovely purple red white yellow"),
-    "weather": _words("bright cloudy cold foggy frosty rainy sunny warm windy"),
-    "day": _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
-    "glad": _words("cheerful glad happy merry pleased proud"),
-    "sad": _words("cross gloomy sad upset worried"),
-    "food": _words("bread cake cheese honey jam pie soup toast"),
-    "person": _words("baker cook doctor farmer miller painter postman sailor tailor teacher"),
+    "adj": listed("big black blue fine funny green little lovely purple red white yellow"),
+    "weather": listed("bright cloudy cold foggy frosty rainy sunny warm windy"),
+    "day": listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
+    "glad": listed("cheerful glad happy merry pleased proud"),
+    "sad": listed("cross gloomy sad upset worried"),
+    "food": listed("bread cake cheese honey jam pie soup toast"),
+    "person": listed("baker cook doctor farmer miller painter postman sailor tailor teacher"),
 }
 PRONOUNS = {
     "she": ("she", "he"),
     "She": ("She", "He"),
     "her": ("her", "his"),
-    "Her": ("Her", "His"),
     "him": ("her", "him"),
-    "herself": ("herself", "himself"),
     "girl": ("girl", "boy"),
 }
 REPEATED = ("name", "object", "place")  # drawn once a story; other slots are drawn where they occur
 
 PARAGRAPH = ("\n",)
 
-# Edit freely, with three rules, which the tests check: whatever is chosen, a story mentions the
-# name and the object at least four times and the place three times; each phrasing fits all the
-# phrasings before it; no two skeletons and no two phrasings can give the same text.
+# Edit freely. The tests check that every story, whatever is chosen, mentions the name and the
+# object four times or more and the place three times, and that it can be read in one way only.
+# That a phrasing fits everything chosen before it, only reading aloud can tell.
 SKELETONS = {
     "the goose who hatched things": [
         (
@@ -160,8 +158,8 @@ SKELETONS = {
             "One {weather} day, a fox was waiting for {name} at the {place}.",
         ),
         (
-            '"Give me your {object}," he said, "and I will give you an invisible horse."',
-            '"I will swap this invisible horse for your {object}," he said.',
+            '"Give me that {object}," said the fox, "and I will give you an invisible horse."',
+            '"I will swap this invisible horse for your {object}," said the fox.',
         ),
         (
             "There was nothing there, but {name} gave him the {object}.",
@@ -207,14 +205,10 @@ SKELETONS = {
             '"First you must wipe your boots," said {name}.',
             '"Not with those boots," said {name}. "Wipe them, please."',
         ),
-        (
-            "The robber went red and wiped them very well.",
-            "The robber said sorry and wiped them twice.",
-        ),
         PARAGRAPH,
         (
-            "Then {name} gave him some {food}, and he talked about his old mother.",
-            "Then {name} gave him some {food}, and he told three good jokes.",
+            "When they were clean, {name} gave him some {food}, and he told three good jokes.",
+            "So he wiped them, and {name} gave him some {food} and heard about his mother.",
         ),
         (
             "He was so {glad} that he swept the whole {place}.",
@@ -222,8 +216,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            "In the morning {name} saw that he had forgotten the {object}.",
-            "He was far away when {name} saw that he had left the {object} behind.",
+            "In the morning {name} saw that the robber had forgotten the {object}.",
+            "The robber was far away when {name} saw the {object}, still there.",
         ),
         (
             "Now he comes to the {place} every {day}, and he always forgets it.",
@@ -253,17 +247,17 @@ SKELETONS = {
             "When {name} took the {object} home, the duckling came too, left, right, left, right.",
         ),
         (
-            "It followed them to school, and it followed them into the bath.",
-            "It told them all its secrets and gave them half of every worm.",
+            "It followed them to school, and into the bath.",
+            "It told them its secrets and gave them half of every worm.",
         ),
         (
-            "At last {name} took them both back to the {place}.",
-            "At last {name} went with them to the {place} to find a real duck.",
+            "At last {name} took them both to the {place}.",
+            "At last {name} went to the {place} to find a real duck.",
         ),
         PARAGRAPH,
         (
-            'A duck was there, and she looked hard at the {object}. "Well done," she said.',
-            'A brown duck came and bowed to the {object}. "You are a good mother," she said.',
+            'There a duck looked hard at the {object}. "Well done," she said.',
+            'A duck came and bowed to the {object}. "You are a good mother," she said.',
         ),
         (
             "Now {name} takes the {object} to the {place} every {day}. Family is family.",
@@ -313,7 +307,7 @@ SKELETONS = {
     "the very slow post": [
         (
             "Once upon a time, {name} sat at the {place}, waiting for the post.",
-            "On {day}, it was {name}'s birthday, and {she} sat waiting at the {place}.",
+            "On {day}, {name} turned six, and waited at the {place} for the post.",
         ),
         (
             "There was a {adj} {object} on the way, but it came by tortoise.",
@@ -323,14 +317,10 @@ SKELETONS = {
             "All day {name} looked down the road, but no {object} came.",
             "It got dark, and {name} went to bed without a {object}.",
         ),
-        (
-            "The leaves fell, the snow fell, and the flowers came up again.",
-            "Summer went by, and so did winter, and both were faster than the post.",
-        ),
         PARAGRAPH,
         (
-            "A year later, somebody coughed behind {name} at the {place}.",
-            "Then {name} saw something walk up to the {place}, very slowly.",
+            "The leaves fell, the snow fell, and then {name} heard a cough at the {place}.",
+            "A year went by, and then {name} saw something at the {place}. It was not fast.",
         ),
         (
             '"Happy birthday, {name}," said the tortoise. "I ran all the way."',
@@ -341,8 +331,8 @@ SKELETONS = {
             '"My birthday was last year," said {name}, "but what a nice {object}!"',
         ),
         (
-            '"Then I am early for the next one," he said, and he sat down to wait.',
-            '"Late?" he said. "It is your birthday again tomorrow. I am early!"',
+            '"Then I am early for the next one," said the tortoise, and sat down to wait.',
+            '"Late?" said the tortoise. "It is your birthday again tomorrow. I am early!"',
         ),
         PARAGRAPH,
         (
@@ -409,16 +399,16 @@ SKELETONS = {
             "A man came to pull the {object} away, and then he was stuck too.",
         ),
         (
-            "Then came two ducks, and a lady who only wanted to know the time.",
-            "Then a cow got stuck, and a dog who was just passing by.",
+            "Then came two ducks, and a lady who wanted to know the time.",
+            "Then a cow got stuck, and a dog who was only passing by.",
         ),
         (
-            "They hopped round the {place} in one long row, and {name} went first.",
-            "The whole row danced through the {place}, with {name} at the front.",
+            "They all hopped round the {place} in a row.",
+            "The whole row danced through the {place}.",
         ),
         (
-            "It looked so funny that they all laughed until they cried.",
-            "Someone laughed, and then they all laughed until they cried.",
+            "It was so funny that they laughed until they cried.",
+            "Someone laughed, and soon they all laughed until they cried.",
         ),
         PARAGRAPH,
         (
@@ -440,13 +430,13 @@ SKELETONS = {
             "It was so loud that {name} fell out of bed, and so did the cat.",
         ),
         (
-            "So {name} took a {adj} {object} and climbed up to his ear.",
+            "So {name} took a {adj} {object} and climbed up to the giant's ear.",
             "So {name} took a {adj} {object} and went to see him.",
         ),
         PARAGRAPH,
         (
             "The {object} tickled his nose, and he sneezed until the {place} shook.",
-            "{She} dropped the {object} on his nose, and he looked round the {place}.",
+            "Then {name} dropped the {object} on that big nose. Up he sat, and the {place} shook.",
         ),
         (
             '"You snore," said {name}. "Oh dear," said the giant. "Nobody ever told me."',
@@ -480,8 +470,8 @@ SKELETONS = {
             "The next day a mouse stood on the {object} and waved a tiny flag.",
         ),
         (
-            '"This is my castle," she said, "and I am the queen of the {place}."',
-            '"Kneel down!" she cried. "I am the queen of the {place}!"',
+            '"This is my castle," said the mouse, "and I am the queen of the {place}."',
+            '"Kneel down!" cried the mouse. "I am the queen of the {place}!"',
         ),
         (
             '"It is a {object}," said {name}, "and it is mine."',
@@ -532,18 +522,14 @@ SKELETONS = {
             '"Is it behind the {place}?" "No." "Are you sitting on it?"',
             '"Did I leave it at the {place}?" "No." "Is it under you?"',
         ),
-        (
-            "The parrot was quiet for a very long time.",
-            "The parrot looked at the sky, and then at his feet.",
-        ),
         PARAGRAPH,
         (
-            "He moved a little, and {name} saw the {object}.",
-            "Then he lifted one foot, and {name} saw the {object}.",
+            "The parrot thought. Then he moved a little, and {name} saw the {object}.",
+            "The parrot looked away. Then he lifted one foot, and {name} saw the {object}.",
         ),
         (
-            '"Will you do it again?" asked {name}. "No," he said, and the {place} laughed.',
-            '"Are you sorry?" asked {name}. "Yes," he said, and the {place} went quiet.',
+            '"Will you do it again?" asked {name}. "No," said the parrot, and the {place} laughed.',
+            '"Are you sorry?" asked {name}. "Yes," said the parrot, and the {place} went quiet.',
         ),
     ],
     "the wind who learned to ask": [
@@ -908,16 +894,12 @@ SKELETONS = {
             "On {day}, the king came to the {place}, with all his dukes.",
         ),
         (
-            "The streets were clean, and even {name} had washed {her} ears.",
-            "The {person} made a long speech, and {name} had to stand still.",
+            "The king looked at all the {place} and yawned.",
+            "The {person} of the {place} made a speech, and the king yawned.",
         ),
         (
-            "The king looked at the {place} and yawned.",
-            '"Very nice," said the king to the {place}, and went to sleep.',
-        ),
-        (
-            "Then {name} dropped a {adj} {object}, and he sat down on it.",
-            'Then he fell over a {adj} {object}, and {name} cried, "Oh no!"',
+            "Then {name} dropped a {adj} {object}, and the king sat down on it.",
+            'Then the king fell over a {adj} {object}, and {name} cried, "Oh no!"',
         ),
         PARAGRAPH,
         (
@@ -985,7 +967,7 @@ SKELETONS = {
         ),
         (
             '"Hello!" called {name}, who was looking for a {adj} {object}.',
-            'On {day}, {name} called there, "Who has seen my {object}?"',
+            'On {day}, {name} called, "Who has seen my {object}?"',
         ),
         (
             '"Silly {object}!" said the echo, and all the {place} heard it.',
@@ -1160,12 +1142,12 @@ SKELETONS = {
     ],
     "the owl who could not sleep": [
         (
-            "Once upon a time, an owl at the {place} could not sleep all day.",
-            "There was an owl at the {place} who could not sleep by day.",
+            "Once upon a time, an owl at the {place} could not sleep by day.",
+            "There was an owl at the {place}, and every morning she wanted to sleep.",
         ),
         (
-            "Every morning {name} came along with a {adj} {object} and made a noise.",
-            "Right under her tree {name} played with a {adj} {object}, and sang.",
+            "But then {name} always came with a {adj} {object} and made a noise.",
+            "But right under her tree {name} played with a {adj} {object}, and sang.",
         ),
         (
             '"Dear {name}," said the owl, "what is that {object} for?"',
@@ -1213,21 +1195,24 @@ def slots_of(sentence: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", sentence)
 
 
+def is_drawn_in_place(slot: str) -> bool:
+    return slot not in REPEATED and slot not in PRONOUNS
+
+
 def pick(rng: Random, options):
     # random() is the one method whose stream Python promises to keep; choice() may change.
     return options[int(rng.random() * len(options))]
 
 
 def draw(rng: Random) -> Choices:
-    """Draw the choices of one story, each uniformly and independently."""
+    """Draw the choices of one story, each uniformly and independently of the others."""
     skeleton = pick(rng, list(SKELETONS))
     repeated = {slot: pick(rng, LISTS[slot]) for slot in REPEATED}
     phrasings, words = [], []
     for alternatives in SKELETONS[skeleton]:
         phrasings.append(pick(rng, range(len(alternatives))))
-        for slot in slots_of(alternatives[phrasings[-1]]):
-            if slot not in PRONOUNS and slot not in REPEATED:
-                words.append(pick(rng, LISTS[slot]))
+        slots = slots_of(alternatives[phrasings[-1]])
+        words += [pick(rng, LISTS[slot]) for slot in slots if is_drawn_in_place(slot)]
     return Choices(skeleton, **repeated, phrasings=tuple(phrasings), words=tuple(words))
 
 
@@ -1257,8 +1242,7 @@ def entropy() -> float:
     nats = math.log(len(SKELETONS)) + sum(math.log(len(LISTS[slot])) for slot in REPEATED)
     for positions in SKELETONS.values():
         for alternatives in positions:
-            slots = [slot for sentence in alternatives for slot in slots_of(sentence)]
-            drawn = [slot for slot in slots if slot not in PRONOUNS and slot not in REPEATED]
+            drawn = filter(is_drawn_in_place, slots_of(" ".join(alternatives)))
             words = sum(math.log(len(LISTS[slot])) for slot in drawn) / len(alternatives)
             nats += (math.log(len(alternatives)) + words) / len(SKELETONS)
     return nats
@@ -1289,7 +1273,6 @@ def readings(text: str) -> list[tuple[str, tuple[int, ...], list[tuple[str, str]
             longer = []
             for start, phrasings, slots in partial:
                 for index, sentence in enumerate(alternatives):
-                    match = pattern(sentence).match(text, start)
                     if match := pattern(sentence).match(text, start):
                         new = list(zip(slots_of(sentence), match.groups(), strict=True))
                         if all(allowed(slot, word) for slot, word in new):
@@ -1312,8 +1295,8 @@ def parse(text: str) -> Choices:
     for skeleton, phrasings, slots in readings(text):
         if not disagreements(slots):
             repeated = {slot: word for slot, word in slots if slot in REPEATED}
-            drawn = (word for slot, word in slots if slot not in PRONOUNS and slot not in REPEATED)
-            return Choices(skeleton, **repeated, phrasings=phrasings, words=tuple(drawn))
+            words = tuple(word for slot, word in slots if is_drawn_in_place(slot))
+            return Choices(skeleton, **repeated, phrasings=phrasings, words=words)
     raise ValueError(f"no skeleton makes this text, check() says why: {text[:60]!r}")
 
 
