@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: sample test train lint
+.PHONY: sample test train bench lint
 
 sample: .venv/ready
 	@$(BIN)/python sample.py "Once upon a time"
@@ -13,6 +13,9 @@ test: .venv/ready
 
 train: .venv/ready
 	$(BIN)/python train_tiny.py
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/stage_costs.py --write
 
 lint: .venv/ready
 	$(BIN)/ruff check .

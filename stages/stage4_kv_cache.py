@@ -29,7 +29,8 @@ from support.trace import counting
 class KVCache:
     """The keys and values of the tokens so far, of every layer; memory is allocated once.
 
-    It holds `capacity` positions, but never more than the model's block_size. One number, `length`, is the truth about position: the cache holds positions 0 to length - 1.
+    There is room for `capacity` positions, but never for more than the model's block_size. One
+    number, `length`, is the truth about position: the cache holds positions 0 to length - 1.
     """
 
     def __init__(self, model: GPT, capacity: int, batch_size: int = 1):
