@@ -50,12 +50,10 @@ def main() -> None:
     torch.set_num_threads(1)  # the fastest for a model this small
     for prompt in ("", "Once upon a time"):
         counts = measure(args.model, prompt, args.count)
-        faults = {name: counts[name] for name in ("grammar", "name", "object", "place")}
-        print(
-            f"{prompt or 'from nothing'}: of {args.count} stories {counts['ended']} end by themselves, "
-            f"{counts['whole']} are whole, {counts['new']} are not in the training set; "
-            f"faults: {faults}"
-        )
+        faults = ", ".join(f"{counts[kind]} {kind}" for kind in ("grammar", *corpus.REPEATED))
+        print(f"{prompt or 'from nothing'}: of {args.count} stories, {counts['ended']} end by")
+        print(f"    themselves, {counts['whole']} are whole (faults: {faults}), and")
+        print(f"    {counts['new']} are not in the training set")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,128 @@
-"""What the pages say is what the code does."""
+"""What the pages say is what the code does, and every command they show runs."""
 
 import doctest
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
+import pytest
+
+import generate
+from benchmarks import stage_costs
+from support import corpus
+from support.checkpoint import TINY
+
 REPO = Path(__file__).parent.parent
+README = (REPO / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    re.sub(r"\s+#.*", "", line)
+    for language, block in BLOCKS
+    if language == "sh"
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A copy of the repository, with a model where the README's commands look for one."""
+    folder = tmp_path_factory.mktemp("clone") / "repo"
+    shutil.copytree(REPO, folder, ignore=shutil.ignore_patterns(".*", "out", "__pycache__"))
+    shutil.copytree(TINY, folder / "path/to/gpt2")
+    shutil.copytree(TINY, folder / "out/tiny")
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to(sys.executable)
+    return folder
 
 
 def test_every_example_of_the_decoding_page_gives_what_it_shows():
-    examples = doctest.testfile(
-        str(REPO / "docs/decoding.md"), module_relative=False, optionflags=doctest.ELLIPSIS
+    page = str(REPO / "docs/decoding.md")
+    result = doctest.testfile(page, module_relative=False)
+    assert result.attempted > 25
+    assert result.failed == 0
+
+
+def test_the_loop_in_the_readme_is_the_one_in_generate_py():
+    [loop] = [block for language, block in BLOCKS if language == "python"]
+    assert textwrap.indent(loop, "    ") in inspect.getsource(generate.generate)
+    assert len(loop.splitlines()) <= 10
+
+
+def test_the_stage_table_in_the_readme_is_printed_by_its_command(monkeypatch, capsys):
+    """All but the times: work is counted, so it is the same on every machine."""
+    monkeypatch.setattr(sys, "argv", ["stage_costs.py", "--rounds", "1"])
+    stage_costs.main()
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 7
+    for line in table:
+        assert line.rsplit("|", 2)[0] in README
+
+
+def test_the_story_in_the_readme_is_one_that_the_grammar_knows():
+    [story] = [block for language, block in BLOCKS if language == "text"]
+    assert corpus.check(story.strip()) == []
+
+
+def run(command: str, clone: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f'PATH="$PWD/bin:$PATH"; {command}'],
+        cwd=clone,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     )
-    assert examples.attempted > 20
-    assert examples.failed == 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if re.search(r"\bpython sample\.py", c)])
+def test_a_sample_command_of_the_readme_writes_text(command, clone):
+    result = run(command.replace(".venv/bin/python", "python"), clone)
+    assert len(result.stdout) > 20
+    assert re.search(r"^\[\w+\] .* tokens/s; stage \d, seed \d+$", result.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make")])
+def test_a_make_command_of_the_readme_runs_what_it_says(command, clone):
+    """Only what it would run is looked at: `make test` would run this test again."""
+    recipe = run(command.replace("make", "make --dry-run"), clone).stdout
+    expected = {
+        "make sample": 'python sample.py "Once upon a time"',
+        "make test": "python -m pytest",
+        "make train": "python train_tiny.py",
+    }
+    assert recipe.splitlines()[-1] == f".venv/bin/{expected[command]}"
+
+
+def test_the_plain_pip_lines_do_what_make_does(clone):
+    """They need a network, so they are compared with the recipe of make."""
+    setup = run("make --dry-run .venv/ready", clone).stdout.replace("python3", "python")
+    setup = setup.replace(" --quiet --disable-pip-version-check", "").splitlines()
+    lines = [c for c in COMMANDS if "venv .venv" in c or "-m pip" in c]
+    assert len(lines) == 2
+    assert setup[:2] == lines
+
+
+def test_the_readme_shows_no_command_that_is_not_tested():
+    tested = r"(\.venv/bin/)?python sample|make (sample|test|train)$"
+    rest = [c for c in COMMANDS if not re.search(tested, c)]
+    assert rest == [
+        "python -m venv .venv",
+        ".venv/bin/python -m pip install -r requirements.txt -e .",
+        ".venv/bin/python -m pytest",
+    ]
+
+
+INLINE = [" ".join(c.split()) for c in re.findall(r"`(python [^`]*)`", README)]
+
+
+@pytest.mark.parametrize("command", sorted(set(INLINE)))
+def test_a_command_in_the_readmes_text_runs(command, clone):
+    (clone / "FILE").write_text("\n\n".join(corpus.stories(40, seed=1)), encoding="utf-8")
+    if "--data FILE" in command:
+        command += " --steps 2 --n_embd 16 --block_size 16 --vocab_size 300 --threads 1"
+    if "stage_costs" in command:
+        command += " --rounds 1"
+    assert run(command, clone).stdout

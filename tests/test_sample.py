@@ -213,8 +213,9 @@ def test_end_of_text_in_a_prompt_is_plain_text_unless_asked_for(reports, small_f
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
 def test_a_prompt_file_is_read_without_its_last_newline(reports, tmp_path, ending):
     file = tmp_path / "prompt.txt"
-    file.write_bytes(f"“Once”\r\n\n é日{ending}".encode())
-    assert reports("--prompt-file", file)[0]["prompt"] == "“Once”\r\n\n é日"
+    for text in ("“Once”\r\n\n é日", " \t a  ", "a\n\n " + ending):  # blanks are part of a prompt
+        file.write_bytes((text + ending).encode())
+        assert reports("--prompt-file", file)[0]["prompt"] == text
 
 
 def test_a_prompt_file_that_cannot_be_read_is_refused_by_name(refused, tmp_path):
