@@ -13,11 +13,14 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from support.shell import Parser
 
 if TYPE_CHECKING:
     import torch
@@ -27,15 +30,8 @@ if TYPE_CHECKING:
     from stages.stage3_stopping import StopCheck
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"sample.py: {message} (--help lists all options)\n")
-
-
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(description="Write text with a language model.", allow_abbrev=False)
+    parser = Parser(prog="sample.py", description="Write text with a language model.")
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on with; - reads it from stdin; default: none, then "
         "the model begins by itself, after its end-of-text token")  # fmt: skip
@@ -76,8 +72,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--num-samples is {args.num_samples}: it must be 1 or more")
     if args.greedy and args.temperature not in (None, 0):
         parser.error(f"--greedy and --temperature {args.temperature}: give one of them")
-    options = (args.temperature or None, args.top_k, args.top_p, args.min_p)
-    if args.stage < 2 and any(option is not None for option in options):
+    samples = args.temperature or args.top_k or args.top_p not in (None, 1) or args.min_p
+    if args.stage < 2 and samples:
         parser.error(f"stage {args.stage} always takes the likeliest token: leave the sampling "
                      "options out, or use --stage 2 or later")  # fmt: skip
     if args.seed is None:
@@ -118,6 +114,17 @@ def device_named(name: str) -> str:
     return name
 
 
+def loop_of(stage: int) -> Callable[..., Any]:
+    """The `generate` of a stage."""
+    import generate as stage0
+    from stages import stage1_last_logits as stage1
+    from stages import stage2_sampling as stage2
+    from stages import stage3_stopping as stage3
+    from stages import stage4_kv_cache as stage4
+
+    return (stage0, stage1, stage2, stage3, stage4)[stage].generate
+
+
 def new_tokens(
     args: argparse.Namespace,
     model: "GPT",
@@ -129,23 +136,17 @@ def new_tokens(
 
     Stages 0 to 2 know no end: they make all tokens first, and the same rules cut them afterwards.
     """
-    import generate as stage0
-    from stages import stage1_last_logits, stage2_sampling, stage3_stopping, stage4_kv_cache
+    from stages.stage3_stopping import token_budget
 
+    generate = loop_of(args.stage)
     if args.stage >= 3:
-        loop = stage3_stopping.generate if args.stage == 3 else stage4_kv_cache.generate
-        for step in loop(model, ids, args.max_new_tokens, choose, should_stop, args.context):
+        for step in generate(model, ids, args.max_new_tokens, choose, should_stop, args.context):
             yield step.token, step.finish_reason
         return
-    limit, limit_reason = stage3_stopping.token_budget(
+    limit, limit_reason = token_budget(
         ids, args.max_new_tokens, model.config.block_size, args.context
     )
-    if args.stage == 0:
-        after = stage0.generate(model, ids, limit)
-    elif args.stage == 1:
-        after = stage1_last_logits.generate(model, ids, limit)
-    else:
-        after = stage2_sampling.generate(model, ids, limit, choose)
+    after = generate(model, ids, limit, choose) if args.stage == 2 else generate(model, ids, limit)
     for count, token in enumerate(after[0, ids.shape[1] :].tolist(), start=1):
         reason = should_stop(token) or (limit_reason if count == limit else None)
         yield token, reason
@@ -214,11 +215,16 @@ def write_sample(
 
 def run(args: argparse.Namespace) -> None:
     """Load the model and write all samples. ValueError, with what to do, for bad input."""
+    # An exception can get lost in the C code of an import, so Ctrl-C ends the process at once here.
+    raise_interrupt = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     import torch
 
     from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
+
+    loop_of(args.stage)
+    signal.signal(signal.SIGINT, raise_interrupt)
 
     settings = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     settings = {name: value for name, value in settings.items() if value is not None}
@@ -239,11 +245,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"the prompt is empty, and {folder} names no end-of-text token instead")
     prompt_ids = torch.tensor([ids], device=device)
 
-    for i, sampler in enumerate(samplers):
-
-        def choose(logits: torch.Tensor, sampler: Sampler = sampler) -> torch.Tensor:
-            return sampler(logits[:, : tokenizer.n_vocab])  # a padded head has rows without tokens
-
+    for i, choose in enumerate(samplers):
         if i and not args.json:
             print("\n---\n")
         should_stop = StopCheck(tokenizer, eos_ids, stop_strings)
@@ -258,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     args = parse_arguments(arguments)
     sys.stdout.reconfigure(encoding="utf-8")
-    sys.stderr.reconfigure(encoding="utf-8")
+    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         run(args)
     except KeyboardInterrupt:

@@ -38,16 +38,17 @@ from support.atomic import find
 from support.checkpoint import load, pack_optimizer, save, unpack_optimizer
 from support.dataset import batch, make_tokens, read_documents, window_starts
 from support.plots import plot_loss
+from support.shell import Parser
 from support.tokenizer import TOKENIZER_FILES, build_tokenizer, train_bpe
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
+        prog="train_tiny.py",
         description="Train a tiny GPT on a CPU.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--data", default="stories", help="stories, python-docs, or a UTF-8 text file")
@@ -107,7 +108,7 @@ def train(args: argparse.Namespace) -> bool:
         raise ValueError(f"{folder} has no run to go on with: train without --resume first")
     state = json.loads(file.read_text(encoding="utf-8"))
     args = argparse.Namespace(**state["settings"])
-    if state["step"] == args.steps:
+    if "loss" in state:
         raise ValueError(f"the run in {folder} is complete: train another with another --out")
     torch.set_num_threads(args.threads)
 
@@ -258,6 +259,7 @@ def tell_stories(folder: Path, count: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parse_arguments(arguments)
+    sys.stdout.reconfigure(encoding="utf-8")
     try:
         if not args.resume:
             begin(args)
@@ -271,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        console.print(f"error: {error}")
+        console.print(f"train_tiny.py: {error}")
         return 2
 
 

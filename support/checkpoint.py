@@ -9,6 +9,7 @@ unpickled: a safetensors file holds numbers and their names, no code.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def load(
 ) -> tuple[GPT, tiktoken.Encoding]:
     """The model, in eval mode, and the tokenizer of a folder.
 
+    Some folders pad the vocabulary to a round number: rows of the embedding for which there are no
+    tokens. They are left out, so that no loop can choose them.
+
     Raises ValueError, saying what to do, for a folder that is missing, incomplete or broken, or
     whose model is not a GPT-2 or doesn't fit its tokenizer.
     """
@@ -70,9 +74,11 @@ def load(
     # On the meta device parameters have shapes but no memory: nothing is filled with random
     # numbers only to be replaced.
     with torch.device("meta"):
-        model = GPT(config)
+        stored = GPT(config)
+        model = GPT(replace(config, vocab_size=tokenizer.n_vocab))
     weights = load_weights(folder)
-    _check_names_and_shapes(folder, weights, model.state_dict())
+    _check_names_and_shapes(folder, weights, stored.state_dict())
+    weights["wte.weight"] = weights["wte.weight"][: tokenizer.n_vocab]
     model.load_state_dict(weights, assign=True)
     return model.to(device=device, dtype=dtype).eval(), tokenizer
 
@@ -91,7 +97,14 @@ def load_config(folder: Path) -> GPTConfig:
         raise ValueError(f"{folder}: config.json has no {', '.join(missing)}")
     if config.get("n_inner") not in (None, 4 * config["n_embd"]):
         raise ValueError(f"{folder}: n_inner is {config['n_inner']}, model.py has 4 * n_embd only")
-    return GPTConfig(**{ours: config[theirs] for ours, theirs in CONFIG_NAMES.items()})
+    fields = {ours: config[theirs] for ours, theirs in CONFIG_NAMES.items()}
+    for name, value in fields.items():
+        if not isinstance(value, int) and name != "dropout":
+            raise ValueError(f"{folder}: config.json has {CONFIG_NAMES[name]} = {value!r}")
+    try:
+        return GPTConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"{folder}: config.json: {error}") from None
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -185,9 +198,12 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"{folder} has no {name}: it is not the folder of a model")
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON ({error}): copy it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is no JSON object: copy it again")
+    return content
 
 
 def _json_files(model: GPT, end_of_text: int) -> dict[str, dict[str, Any]]:

@@ -46,6 +46,8 @@ def build_tokenizer(files: Mapping[str, bytes]) -> tiktoken.Encoding:
     """
     try:
         vocab = json.loads(files["vocab.json"])
+        if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
+            raise ValueError("vocab.json must map tokens to whole numbers")
         lines = files["merges.txt"].decode("utf-8").splitlines()
         merged = [line.replace(" ", "") for line in lines if line and not _is_header(line)]
         byte_of = _byte_of_character()
