@@ -55,7 +55,7 @@ def refused(capsys):
         output = capsys.readouterr()
         assert output.out == ""
         assert output.err.count("\n") == 1
-        assert output.err.startswith("error: ")
+        assert output.err.startswith("train_tiny.py: ")
         return output.err
 
     return run
