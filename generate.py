@@ -40,5 +40,5 @@ if __name__ == "__main__":
     with counting(model) as counts:
         ids = generate(model, prompt, max_new_tokens=150)
     print(decode(tokenizer, ids[0].tolist()))
-    print(f"\n{counts.forwards} forwards fed {counts.positions} token-positions to the model.")
-    print(f"{counts.head_rows} rows of logits were computed, {counts.forwards} of them were used.")
+    print(f"\n{counts.forwards} forwards fed {counts.positions:,} token-positions to the model.")
+    print(f"{counts.head_rows:,} rows of logits were computed, {counts.forwards} were used.")

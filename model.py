@@ -67,12 +67,19 @@ class Cache(Protocol):
         """The T tokens are now part of the past."""
 
 
+def normal(rows: int, columns: int, std: float) -> torch.Tensor:
+    """Random numbers of mean 0 and standard deviation std, (rows, columns)."""
+    # Scaled in place: any other way, a model built on the meta device, as loading does, would make
+    # PyTorch import its compiler first, which takes as long as importing PyTorch itself.
+    return torch.randn(rows, columns).mul_(std)
+
+
 class Projection(nn.Module):
     """x @ W + b with W stored as (in, out), as the GPT-2 files do (nn.Linear stores (out, in))."""
 
     def __init__(self, n_in: int, n_out: int, std: float):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_in, n_out).normal_(std=std))
+        self.weight = nn.Parameter(normal(n_in, n_out, std))
         self.bias = nn.Parameter(torch.zeros(n_out))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -174,11 +181,9 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
-        std = 1 / math.sqrt(config.n_embd)
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        nn.init.normal_(self.wte.weight, std=std)
-        nn.init.normal_(self.wpe.weight, std=std)
+        V, C, std = config.vocab_size, config.n_embd, 1 / math.sqrt(config.n_embd)
+        self.wte = nn.Embedding.from_pretrained(normal(V, C, std), freeze=False)
+        self.wpe = nn.Embedding.from_pretrained(normal(config.block_size, C, std), freeze=False)
         self.dropout = Dropout(config.dropout)
         self.h = nn.ModuleList([Block(config) for _ in range(config.n_layer)])
         self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)

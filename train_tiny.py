@@ -144,7 +144,7 @@ def train(args: argparse.Namespace) -> bool:
             optimizer.zero_grad()
             state["step"] += 1
 
-            state["training"].append(loss.item())
+            state["training"].append(round(loss.item(), 4))
             read = (state["step"] - first) * inputs.numel()
             speed = read / (time.perf_counter() - began)
             bar.update(task, completed=state["step"], loss=loss.item(), speed=speed)

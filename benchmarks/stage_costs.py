@@ -1,6 +1,7 @@
-"""What one story costs at each stage: prints README's stage table, and draws docs/stages.png.
+"""What one story costs at each stage: README's stage table and docs/stages.png.
 
-    python benchmarks/stage_costs.py [--rounds N] [--write]
+    python benchmarks/stage_costs.py            prints the table
+    python benchmarks/stage_costs.py --write    puts table and figure where they belong, too
 
 Every stage is asked for at most 200 tokens after "Once upon a time", greedily, on the embedded
 model. Work is counted. Times are medians over rounds in which the stages take turns, so that a busy
@@ -26,7 +27,8 @@ from support.checkpoint import TINY, load
 from support.plots import BLUE, GREY, ORANGE, png
 from support.trace import Counts, counting
 
-FIGURE = Path(__file__).resolve().parent.parent / "docs" / "stages.png"
+REPO = Path(__file__).resolve().parent.parent
+MARK = "<!-- printed by benchmarks/stage_costs.py -->"
 NEW_TOKENS = 200
 
 ROWS = [
@@ -117,13 +119,18 @@ def figure(counts: list[Counts], seconds: list[float]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What one story costs at each stage.")
     parser.add_argument("--rounds", type=int, default=15, help="default 15")
-    parser.add_argument("--write", action="store_true", help=f"draw {FIGURE.name} anew, too")
+    parser.add_argument("--write", action="store_true", help="renew README.md and docs/stages.png")
     args = parser.parse_args()
     torch.set_num_threads(1)  # the fastest for a model this small
     counts, seconds = measure(args.rounds)
     print(table(counts, seconds))
     if args.write:
-        FIGURE.write_bytes(figure(counts, seconds))
+        (REPO / "docs/stages.png").write_bytes(figure(counts, seconds))
+        readme = (REPO / "README.md").read_text(encoding="utf-8")
+        before, rest = readme.split(MARK)
+        after = rest[rest.index("<!-- end -->") :]
+        readme = f"{before}{MARK}\n{table(counts, seconds)}\n{after}"
+        (REPO / "README.md").write_text(readme, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 The loop chooses from one row of logits, the last. Stage 0 lets the head compute a row for every
 position and drops all but one. Here the head runs on the last position alone.
 
-Saves: all but one head row per step, V * C multiplications each. It is most of a small model's
-work, for the head is then larger than a block. Stays equal: the tokens.
+Saves: all but one row per step, at V * C multiplications each, where the blocks together take about
+12 * n_layer * C * C a position. That is a seventh of the embedded model's work, and nearly a third
+of GPT-2's. Stays equal: the tokens.
 """
 
 import torch
@@ -36,5 +37,5 @@ if __name__ == "__main__":
     print(decode(tokenizer, ids[0].tolist()))
     row = model.config.vocab_size * model.config.n_embd
     saved = counts.positions - counts.head_rows
-    print(f"\n{counts.head_rows} rows of logits were computed; stage 0 computes {saved} more.")
-    print(f"A row costs {row} multiplications in the head: {saved * row:.2e} saved.")
+    print(f"\n{counts.head_rows} rows of logits were computed; stage 0 computes {saved:,} more.")
+    print(f"A row costs {row:,} multiplications in the head: {saved * row:,} saved.")

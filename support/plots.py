@@ -5,6 +5,7 @@ from io import BytesIO
 from statistics import mean
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 BLUE, ORANGE, GREY = "#2a6fbb", "#d9822b", "#888888"
 
@@ -26,9 +27,10 @@ def plot_loss(
         axes.axhline(floor, color=GREY, linestyle="--", label="entropy of the corpus: the floor")
     axes.set(xlabel="steps", ylabel="loss (nats per token)", yscale="log")
     axes.set_title("What is left to learn", loc="left")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.grid(alpha=0.3, which="both")
+    axes.yaxis.set_minor_formatter("")
+    axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return png(figure)

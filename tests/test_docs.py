@@ -35,7 +35,10 @@ def clone(tmp_path_factory) -> Path:
     shutil.copytree(TINY, folder / "path/to/gpt2")
     shutil.copytree(TINY, folder / "out/tiny")
     (folder / "bin").mkdir()
-    (folder / "bin/python").symlink_to(sys.executable)
+    (folder / "bin/python").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8"
+    )
+    (folder / "bin/python").chmod(0o755)
     return folder
 
 

@@ -576,3 +576,17 @@ def test_a_closed_pipe_is_quiet(edited):
         process.wait(timeout=60)
     assert err == b""
     assert process.returncode == 141
+
+
+def test_starting_imports_little_but_torch(small_folder):
+    """PyTorch's compiler alone took 1.6 s to import, and building a model loaded it unnoticed."""
+    script = (
+        "import sys, sample; sample.main(['--model', sys.argv[1], '--max-new-tokens', '1']);"
+        "slow = {'torch._dynamo', 'matplotlib', 'rich', 'tokenizers', 'transformers'};"
+        "print(slow & set(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(small_folder)],
+        cwd=ROOT, capture_output=True, encoding="utf-8", check=True,
+    )  # fmt: skip
+    assert result.stderr.endswith("set()\n")
