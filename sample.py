@@ -44,7 +44,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "logits, 2 sampling, 3 stopping, 4 KV cache (default); 0 and 1 are greedy")  # fmt: skip
     add("--max-new-tokens", type=int, default=256, metavar="N", help="0 or more; default 256")
     add("--temperature", type=float, metavar="T",
-        help="0 is greedy, below 1 is bolder about likely tokens, above 1 flatter; "
+        help="0 is greedy, below 1 favours likely tokens, above 1 evens them out; "
         "default 0.8")  # fmt: skip
     add("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 is off, the default")
     add("--top-p", type=float, metavar="P", help="keep the likeliest tokens that together have "
@@ -223,7 +223,7 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
 
-    loop_of(args.stage)
+    loop_of(args.stage)  # imports the stages
     signal.signal(signal.SIGINT, raise_interrupt)
 
     settings = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}

@@ -100,6 +100,19 @@ def test_the_embedded_model_writes_the_same_story_at_every_stage(choose):
         assert stage1.generate(model, ids, N)[0, -N:].tolist() == cached
 
 
+def test_the_number_of_threads_does_not_change_the_story():
+    """Sums run in another order, so logits may differ by rounding, but the tokens don't."""
+    model, tokenizer = load(TINY_FOLDER)
+    ids = torch.tensor([tokenizer.encode("Once upon a time")])
+    before = torch.get_num_threads()
+    stories = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        stories.append(run(4, model, ids, 100)[0])
+    torch.set_num_threads(before)
+    assert stories[0] == stories[1]
+
+
 def test_cached_and_plain_logits_agree_at_every_step():
     """nanoGPT PR #613: coherent text, but other text, and nobody knew if that was a bug."""
     for seed in range(20):
