@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -71,9 +72,12 @@ def test_the_story_in_the_readme_is_one_that_the_grammar_knows():
 
 
 def run(command: str, clone: Path) -> subprocess.CompletedProcess[str]:
+    # Under `make test` a make inside would take itself for a part of it.
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
     return subprocess.run(
         ["bash", "-c", f'PATH="$PWD/bin:$PATH"; {command}'],
         cwd=clone,
+        env=environment,
         capture_output=True,
         encoding="utf-8",
         check=True,
