@@ -116,7 +116,10 @@ class Attention(nn.Module):
         std = 1 / math.sqrt(C)
         self.n_head = config.n_head
         self.c_attn = Projection(C, 3 * C, std)
-        self.c_proj = Projection(C, C, std / math.sqrt(2 * config.n_layer))
+        self.c_proj = Projection(C, C, std)
+        # A head starts by writing back what it reads: then copying from the text, which a story
+        # needs for its names, is learned from the start and not after a long plateau.
+        self.c_proj.weight.data.copy_(self.c_attn.weight.data[:, 2 * C :].T)
         self.attn_dropout = Dropout(config.dropout)
         self.dropout = Dropout(config.dropout)
 
@@ -174,8 +177,8 @@ class GPT(nn.Module):
     """The language model: ids (B, T) to logits (B, T, V), one prediction per position.
 
     Weights start from a normal distribution of standard deviation 1/sqrt(C), so that activations
-    keep their size whatever the width; the projections that write into the residual stream start
-    smaller by sqrt(2 * n_layer), the number of writes.
+    keep their size whatever the width; the MLPs' writes into the residual stream start smaller by
+    sqrt(2 * n_layer), the number of writes; attention starts as a copier.
     """
 
     def __init__(self, config: GPTConfig):

@@ -67,8 +67,8 @@ REPEATED = ("name", "object", "place")  # drawn once a story; other slots are dr
 
 PARAGRAPH = ("\n",)
 
-# Edit freely. The tests check that every story, whatever is chosen, mentions the name and the
-# object four times or more and the place three times, and that it can be read in one way only.
+# Edit freely. The tests check that every story, whatever is chosen, mentions the name, the
+# object and the place four times or more, and that it can be read in one way only.
 # That a phrasing fits everything chosen before it, only reading aloud can tell.
 SKELETONS = {
     "the goose who hatched things": [
@@ -104,8 +104,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            "So {name} took the {object} home, and it was still warm.",
-            "That is how {name} got the {object} back, as warm as toast.",
+            "So {name} took the {object} home from the {place}, still warm.",
+            "That is how {name} left the {place} with the {object}, as warm as toast.",
         ),
         (
             "And the goose is still at the {place}, waiting for her potato to hatch.",
@@ -135,8 +135,8 @@ SKELETONS = {
             '"It works!" whispered the elephant behind the {object}.',
         ),
         (
-            "So {name} looked under {her} own hat.",
-            "So {name} looked under a stone, and then under a smaller stone.",
+            "So {name} looked behind the {place}, and under {her} own hat.",
+            "So {name} looked behind the {place}, and then under a small stone.",
         ),
         (
             "The elephant laughed so hard that the {object} fell down.",
@@ -162,8 +162,8 @@ SKELETONS = {
             '"I will swap this invisible horse for your {object}," said the fox.',
         ),
         (
-            "There was nothing there, but {name} gave him the {object}.",
-            "He pointed at the air, and {name} gave him the {object}.",
+            "There was no horse at the {place}, but {name} gave him the {object}.",
+            "He pointed at the air by the {place}, and {name} gave him the {object}.",
         ),
         PARAGRAPH,
         (
@@ -202,8 +202,8 @@ SKELETONS = {
             '"Good evening," said a voice. "I am a robber, and I want that {object}."',
         ),
         (
-            '"First you must wipe your boots," said {name}.',
-            '"Not with those boots," said {name}. "Wipe them, please."',
+            '"At the {place} we wipe our boots first," said {name}.',
+            '"Nobody robs the {place} in those boots," said {name}. "Wipe them, please."',
         ),
         PARAGRAPH,
         (
@@ -243,8 +243,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            "When {name} carried the {object} home, the duckling walked behind it.",
-            "When {name} took the {object} home, the duckling came too, left, right, left, right.",
+            "When {name} took the {object} home from the {place}, the duckling walked behind.",
+            "When {name} left the {place} with the {object}, the duckling came too, left, right.",
         ),
         (
             "It followed them to school, and into the bath.",
@@ -274,8 +274,8 @@ SKELETONS = {
             "It was very kind, but the {place} was full of them.",
         ),
         (
-            "So the {object} was wrapped up and given to the king.",
-            "So the {object} went on, in new paper, to an old uncle.",
+            "So the {object} was wrapped up and left the {place} as a gift for the king.",
+            "So the {object} left the {place}, in new paper, for an old uncle.",
         ),
         (
             "He gave it to a sailor, and the sailor gave it to his parrot.",
@@ -314,8 +314,8 @@ SKELETONS = {
             "It was to bring a {adj} {object}, but the postman was a tortoise.",
         ),
         (
-            "All day {name} looked down the road, but no {object} came.",
-            "It got dark, and {name} went to bed without a {object}.",
+            "All day {name} looked up the road to the {place}, but no {object} came.",
+            "It got dark at the {place}, and {name} went to bed without a {object}.",
         ),
         PARAGRAPH,
         (
@@ -359,8 +359,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            '"You were the only one who ever looked up," said the cloud.',
-            '"The big clouds never let me play," said the cloud.',
+            '"Nobody else at the {place} ever looks up," said the cloud.',
+            '"The big clouds over the {place} never let me play," said the cloud.',
         ),
         (
             "So {name} tied a string to it and led it round the {place}.",
@@ -395,8 +395,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            "The {person} pulled at the {object}, and he got stuck as well.",
-            "A man came to pull the {object} away, and then he was stuck too.",
+            "The {person} of the {place} pulled at the {object}, and he got stuck too.",
+            "A man from the {place} pulled at the {object}, and then he was stuck too.",
         ),
         (
             "Then came two ducks, and a lady who wanted to know the time.",
@@ -430,8 +430,8 @@ SKELETONS = {
             "It was so loud that {name} fell out of bed, and so did the cat.",
         ),
         (
-            "So {name} took a {adj} {object} and climbed up to the giant's ear.",
-            "So {name} took a {adj} {object} and went to see him.",
+            "So {name} ran to the {place} with a {adj} {object} and climbed up to the giant's ear.",
+            "So {name} took a {adj} {object} and went to the {place} to see him.",
         ),
         PARAGRAPH,
         (
@@ -492,8 +492,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            "Every {day} {name} finds a nut on top of the {object}.",
-            "Now {name} has to bow to the {object}, but there are nuts.",
+            "Every {day} {name} finds a nut on the {object} at the {place}.",
+            "Now {name} has to bow to the {object} at the {place}, but there are nuts.",
         ),
     ],
     "the parrot who only said no": [
@@ -511,8 +511,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            '{She} asked the {person}. "Your {object}? Here or there," he said.',
-            '{She} asked the {person}. "A {object}? Who knows?" he said.',
+            '{She} asked the {person}. "Your {object}? Not at the {place}," he said.',
+            '{She} asked the {person} of the {place}. "A {object}? Who knows?" he said.',
         ),
         (
             'So {name} asked the parrot. "Is my {object} at home?" "No."',
@@ -542,8 +542,8 @@ SKELETONS = {
             '"That {object} is mine!" shouted {name} at the sky.',
         ),
         (
-            "Nobody had ever shouted at the wind before.",
-            "The wind stopped. Nobody had ever spoken to it like that.",
+            "Nobody at the {place} had ever shouted at the wind before.",
+            "The wind stopped. Nobody at the {place} had ever spoken to it like that.",
         ),
         PARAGRAPH,
         (
@@ -578,8 +578,8 @@ SKELETONS = {
             '"Dear {name}, I never had a {object}," it said. "Only stars."',
         ),
         (
-            "So {name} gave it the {object}, and up it went.",
-            '"Take it," said {name}, and the moon went up with the {object}.',
+            "So {name} gave it the {object}, and it went up over the {place}.",
+            '"Take it," said {name}, and the moon rose over the {place} with the {object}.',
         ),
         PARAGRAPH,
         (
@@ -623,8 +623,8 @@ SKELETONS = {
             "So {name} stood her on her head and counted to ten.",
         ),
         (
-            "Out came two boots and a sigh, and then {name} saw the {object}.",
-            "Out came a hat, a gate and {name}'s {object}, in that order.",
+            "Out came two boots, a bit of the {place}, and then {name}'s {object}.",
+            "Out came a hat, the gate of the {place} and {name}'s {object}, in that order.",
         ),
         PARAGRAPH,
         (
@@ -650,8 +650,8 @@ SKELETONS = {
             '"I can smell nothing," said the snowman, "but what a {object}!"',
         ),
         (
-            "Every evening {name} told him a story about the sun.",
-            "All winter {name} and the snowman talked about snow.",
+            "Every evening {name} came to the {place} and told him about the sun.",
+            "All winter {name} came to the {place}, and they talked about snow.",
         ),
         PARAGRAPH,
         (
@@ -686,8 +686,8 @@ SKELETONS = {
             "The next day he asked {name} for {her} best {object}.",
         ),
         (
-            "Not the {object}, thought {name}, but the bear said please.",
-            "It was a lovely {object}, but {name} gave it to him.",
+            "Not the {object}, thought {name}, but all the {place} heard him say please.",
+            "It was the finest {object} at the {place}, but {name} gave it to him.",
         ),
         PARAGRAPH,
         (
@@ -731,8 +731,8 @@ SKELETONS = {
             'Now {name} went red. "That is my own old {object}," {she} said.',
         ),
         (
-            "It was {name} who had hidden the {object} there, and made the map, too.",
-            "Last year {name} had put the {object} there to keep it safe.",
+            "It was {name} who had hidden the {object} at the {place} and made the map.",
+            "Last year {name} had put the {object} behind the {place} to keep it safe.",
         ),
         PARAGRAPH,
         (
@@ -754,8 +754,8 @@ SKELETONS = {
             "But {name} had to go, because a {adj} {object} was still there.",
         ),
         (
-            "Something white stood up, and {name} held the {object} tight.",
-            "Something white came round a corner. The {object} shook, and so did {name}.",
+            "Something white stood behind the {place}, and {name} held the {object} tight.",
+            "Something white came round the {place}. The {object} shook, and so did {name}.",
         ),
         (
             '"Boo," it said, and then it said, "Baa."',
@@ -795,8 +795,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            '"It was something nice," {name} told the {person}.',
-            "There {name} stood and thought, until {her} ears were hot.",
+            '"It was something nice," {name} told the {person} of the {place}.',
+            "So {name} stood at the {place} and thought, until {her} ears were hot.",
         ),
         (
             "In the end {she} took the duck, just to be safe.",
@@ -839,8 +839,8 @@ SKELETONS = {
             "They looked in the oven, in the well, and under an uncle.",
         ),
         (
-            "Then they heard a crash, because the {object} had got bored.",
-            "Then the {object} fell over, and everyone heard it.",
+            "Then a crash shook the {place}, because the {object} had got bored.",
+            "Then the {object} fell over, and all the {place} heard it.",
         ),
         PARAGRAPH,
         (
@@ -862,8 +862,8 @@ SKELETONS = {
             'Only {name} heard it cry. "I was not holding on," it said.',
         ),
         (
-            "So {name} put it on a {adj} {object} and blew on it.",
-            "It was cold, so {name} let it sleep on a {adj} {object}.",
+            "So {name} took it to the {place} on a {adj} {object} and blew on it.",
+            "It was cold at the {place}, so {name} let it sleep on a {adj} {object}.",
         ),
         PARAGRAPH,
         (
@@ -903,8 +903,8 @@ SKELETONS = {
         ),
         PARAGRAPH,
         (
-            'Nobody spoke. "What is this?" asked the king, and held up the {object}.',
-            'It was very quiet. "Whose {object} is this?" asked the king.',
+            'Nobody at the {place} spoke. "What is it?" asked the king, and held up the {object}.',
+            'The {place} was very quiet. "Whose {object} is this?" asked the king.',
         ),
         (
             '"It is my {object}," said {name}, "and you are my king."',
@@ -947,8 +947,8 @@ SKELETONS = {
             '"For me?" said the dragon, and hugged the {object}.',
         ),
         (
-            "It cried hot tears, and {name} had a bath in them.",
-            "It was so {glad} that smoke came out of its ears, and {name} coughed.",
+            "It cried hot tears all over the {place}, and {name} had a bath in them.",
+            "It was so {glad} that smoke rose over the {place}, and {name} coughed.",
         ),
         PARAGRAPH,
         (
@@ -979,8 +979,8 @@ SKELETONS = {
             'But {name} only laughed. "You sing so well," said {name}.',
         ),
         (
-            "The echo was quiet. Nobody had ever said that before.",
-            "The echo coughed. It did not know what to say.",
+            "The echo was quiet. Nobody at the {place} had ever said that.",
+            "The {place} was quiet. The echo did not know what to say.",
         ),
         (
             '"Well," it said, "I did see a {object}. Look behind you."',
@@ -1023,8 +1023,8 @@ SKELETONS = {
             "There was soup on {name}, and soup on the {object}, and soup on the uncles.",
         ),
         (
-            "It was still. The baby looked. Then he laughed.",
-            "The baby stopped. And then, for the first time, he laughed.",
+            "The {place} was still. The baby looked. Then he laughed.",
+            "The baby stopped. Then, for the first time, the {place} heard him laugh.",
         ),
         PARAGRAPH,
         (
@@ -1055,8 +1055,8 @@ SKELETONS = {
             '"I am sorry," said {name}. "My {object} is just from the shop."',
         ),
         (
-            'The man went red, too. "And I am only the {person}," he said.',
-            '"Oh good," said the man. "There is no queen, and this hat is from my aunt."',
+            'The man went red, too. "And I am only the {person} of the {place}," he said.',
+            '"Oh good," said the man. "No queen sent me, only my aunt at the {place}."',
         ),
         PARAGRAPH,
         (
@@ -1091,8 +1091,8 @@ SKELETONS = {
             '"A {object} never bites anyone," said {name} with a sigh.',
         ),
         (
-            'Just then a man came by. "I have only this {object}," he said, "but I need a horse."',
-            '"What a horse!" said an old man. "I can give you a {object} for it."',
+            'A man came to the {place}. "I have only a {object}," he said, "but I need a horse."',
+            '"What a horse!" said a man from the {place}. "I can give you a {object} for it."',
         ),
         PARAGRAPH,
         (
@@ -1131,8 +1131,8 @@ SKELETONS = {
             '"Only my {object}," said {name}, "I always hold it when I look for things."',
         ),
         (
-            "It was quiet for a long time.",
-            "Then nobody spoke, and somewhere a bird laughed.",
+            "It was quiet at the {place} for a long time.",
+            "Nobody spoke, and somewhere behind the {place} a bird laughed.",
         ),
         PARAGRAPH,
         (
@@ -1159,8 +1159,8 @@ SKELETONS = {
             '"Sorry," said {name}, and sat down to tell her a story.',
         ),
         (
-            "It was about a {object} who wanted to see the world.",
-            "It was about a {object} and a hundred sheep.",
+            "It was about a {object} who wanted to see the {place}.",
+            "It was about a {object} at the {place} and a hundred sheep.",
         ),
         (
             "It was so long and so dull that all the {place} began to yawn.",

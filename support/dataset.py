@@ -60,10 +60,11 @@ def window_starts(tokens: np.ndarray, end_of_text: int, block_size: int) -> np.n
 
     Windows cut at random teach how texts go on, but rarely how they begin. In a trial, windows that
     start where a text starts brought the loss to 1.03 in the time that random ones took to 1.32.
+    There is room for a window that starts one token later, too.
     """
     edges = [0, *np.flatnonzero(tokens == end_of_text), len(tokens)]
     starts = [start for a, b in pairwise(edges) for start in range(a, b, block_size)]
-    return np.array([start for start in starts if start + block_size < len(tokens)])
+    return np.array([start for start in starts if start + block_size + 1 < len(tokens)])
 
 
 def batch(

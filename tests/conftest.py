@@ -31,9 +31,10 @@ def bpe_files() -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., GPT]:
-    """Make a small model whose weights are four times larger than those of a fresh one.
+    """Make a small model with random weights four times larger than those of a fresh one.
 
-    A fresh model is nearly uniform: whatever is wrong with it, its text looks the same.
+    A fresh model is nearly uniform: whatever is wrong with it, its text looks the same. And its
+    attention starts as a copier, which is symmetric and so hides a missing transpose.
     """
 
     def make(seed: int = 2, **shape: int) -> GPT:
@@ -43,7 +44,7 @@ def make_model() -> Callable[..., GPT]:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 2:
-                    parameter *= 4
+                    parameter.normal_(std=4 * parameter.std().item())
                 else:
                     parameter += 0.3 * torch.randn_like(parameter)
         return model

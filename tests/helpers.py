@@ -13,6 +13,7 @@ TINY = GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=2, n_embd=16)
 def random_model(config: GPTConfig = TINY, seed: int = 0, dtype=torch.float64) -> GPT:
     """A model with large random weights, biases and gains: a fresh one is nearly uniform.
 
+    Its attention is no copier, as a fresh one's is: that is symmetric and hides a missing transpose.
     The embedding of tokens stays small beside all else, or the model would repeat one token.
     """
     torch.manual_seed(seed)
@@ -22,7 +23,7 @@ def random_model(config: GPTConfig = TINY, seed: int = 0, dtype=torch.float64) -
             if name == "wte.weight":
                 continue
             if parameter.dim() > 1:
-                parameter *= 3
+                parameter.normal_(std=3 * parameter.std().item())
             else:
                 parameter += 0.3 * torch.randn_like(parameter)
     return model.eval()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,16 @@ def test_initial_weights_keep_the_size_of_activations_at_any_width():
         assert model.wte.weight.std().item() == pytest.approx(n_embd**-0.5, rel=0.05)
         residual = model.h[0].mlp.c_proj.weight.std().item()
         assert residual == pytest.approx(n_embd**-0.5 / 4, rel=0.05)
+
+
+def test_attention_starts_as_a_copier_of_what_it_reads():
+    """A head that sees one position only writes back a positive multiple of what it read."""
+    C = 64
+    attention = GPT(GPTConfig(block_size=8, vocab_size=9, n_layer=2, n_head=4, n_embd=C)).h[0].attn
+    x = torch.randn(20, 1, C)
+    with torch.inference_mode():
+        y = attention(x, None, 0, None)
+    assert F.cosine_similarity(x, y, dim=-1).min() > 0.5
 
 
 def test_later_tokens_do_not_influence_earlier_logits():

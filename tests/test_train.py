@@ -345,10 +345,11 @@ def test_windows_start_at_end_of_text_or_block_by_block_inside_a_long_document(
     end = 9
     tokens = np.array([*([end] if begins else []), *(x for n in lengths for x in [*[1] * n, end])])
     starts = window_starts(tokens, end, block_size)
-    assert all(start + block_size + 1 <= len(tokens) for start in starts)  # a whole window
+    # a whole window with its last target fits, and another that starts one token later
+    assert all(start + 1 + block_size + 1 <= len(tokens) for start in starts)
     documents = {0, *np.flatnonzero(tokens == end)}
     expected = set()
-    for start in range(len(tokens) - block_size):
+    for start in range(len(tokens) - block_size - 1):
         begin = max(edge for edge in documents if edge <= start)
         if (start - begin) % block_size == 0:
             expected.add(start)
