@@ -4,7 +4,7 @@ The loop chooses from one row of logits, the last. Stage 0 lets the head compute
 position and drops all but one. Here the head runs on the last position alone.
 
 Saves: all but one row per step, at V * C multiplications each, where the blocks together take about
-12 * n_layer * C * C a position. That is a seventh of the embedded model's work, and nearly a third
+12 * n_layer * C * C a position. That is a fifth of the embedded model's work, and nearly a third
 of GPT-2's. Stays equal: the tokens.
 """
 
