@@ -16,18 +16,21 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from support.atomic import write_whole
 from support.shell import Parser
 
 if TYPE_CHECKING:
     import torch
 
     from model import GPT
-    from stages.stage2_sampling import Choose
+    from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
+    from support.trace import Record
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -59,6 +62,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--context", choices=("stop", "crop"), default="stop", help="at the context's edge: stop "
         "(default), or crop to the newest tokens and go on, slowly")  # fmt: skip
     add("--json", action="store_true", help="one JSON object a sample instead of text")
+    add("--trace", action="store_true", help="print what each turn of the loop did, then the text")
+    add(
+        "--step", action="store_true", help="as --trace, but wait for Enter after each turn; q ends"
+    )
+    add("--plot", type=Path, metavar="FILE.png", help="draw the candidates of each turn")
+    add("--html", type=Path, metavar="FILE.html", help="write a page to step through the turns")
     add("--device", default="cpu", help="cpu (default), cuda, mps, or auto: the best there is")
     add("--dtype", default="float32", choices=("float64", "float32", "bfloat16", "float16"),
         help="of weights and cache; default float32")  # fmt: skip
@@ -76,6 +85,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if args.stage < 2 and samples:
         parser.error(f"stage {args.stage} always takes the likeliest token: leave the sampling "
                      "options out, or use --stage 2 or later")  # fmt: skip
+    if args.step and args.prompt == "-":
+        parser.error("--step reads Enter from stdin: give the prompt as an argument or a file")
+    for option, file in (("--plot", args.plot), ("--html", args.html)):
+        if file is not None and args.num_samples > 1:
+            parser.error(f"{option} shows one text: leave --num-samples out")
+        if file is not None and not file.absolute().parent.is_dir():
+            parser.error(f"{option}: there is no folder {file.parent}, make it first")
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1_000_000)
     return args
@@ -129,7 +145,7 @@ def new_tokens(
     args: argparse.Namespace,
     model: "GPT",
     ids: "torch.Tensor",
-    choose: "Choose",
+    choose: "Sampler",
     should_stop: "StopCheck",
 ) -> Iterator[tuple[int, str | None]]:
     """Each new token and, with the last, the finish reason, from the loop of args.stage.
@@ -154,35 +170,66 @@ def new_tokens(
             return
 
 
+def watched(
+    args: argparse.Namespace,
+    model: "GPT",
+    turns: Iterator[tuple[int, str | None]],
+    choose: "Sampler",
+    should_stop: "StopCheck",
+    records: list["Record"],
+) -> Iterator[tuple[int, str | None]]:
+    """The same turns; each is added to `records`, and shown if args say so."""
+    from support.trace import trace
+    from support.trace_table import TraceTable
+
+    table = TraceTable(sys.stderr) if args.trace or args.step else None
+    for record in trace(model, should_stop.tokenizer, turns, choose, should_stop):
+        records.append(record)
+        if table:
+            table.add(record)
+        yield record.chosen.id, record.finish_reason
+        if args.step and not record.finish_reason:
+            print("Enter: next turn, q: end ", end="", file=sys.stderr, flush=True)
+            if sys.stdin.readline()[:1] in ("q", ""):  # "" is the end of stdin
+                return
+
+
 def write_sample(
     args: argparse.Namespace,
     model: "GPT",
     prompt: str,
     ids: "torch.Tensor",
-    choose: "Choose",
+    choose: "Sampler",
     should_stop: "StopCheck",
     seed: int,
 ) -> None:
     """Write one text as it is made, then a line to stderr; Ctrl-C keeps the text so far."""
     from stages.stage3_stopping import token_budget
 
+    late = args.trace or args.step  # then the table comes first, and the text whole after it
+
     def show(text: str) -> None:
-        if not args.json:
+        if not args.json and not late:
             print(text, end="", flush=True)
 
     limit, finish_reason = token_budget(
         ids, args.max_new_tokens, model.config.block_size, args.context
     )
     tokens: list[int] = []
+    records: list[Record] = []
+    turns = new_tokens(args, model, ids, choose, should_stop)
+    if late or args.plot or args.html:
+        turns = watched(args, model, turns, choose, should_stop, records)
+    interrupted = False
     start = perf_counter()
     show(prompt)
     try:
-        for token, reason in new_tokens(args, model, ids, choose, should_stop):
+        for token, reason in turns:
             tokens.append(token)
             finish_reason = reason or "cancelled"
             show(should_stop.release())
     except KeyboardInterrupt:
-        finish_reason = "cancelled"
+        interrupted, finish_reason = True, "cancelled"
     show(should_stop.close() + "\n")
     seconds = perf_counter() - start
 
@@ -201,7 +248,19 @@ def write_sample(
         "seed": seed,
     }
     if args.json:
+        if records:
+            report["trace"] = [asdict(record) for record in records]
         print(json.dumps(report, ensure_ascii=False), flush=True)
+    elif late:
+        print(f"\n{prompt}{should_stop.text}", flush=True)
+    if args.plot:
+        from support.plots import plot_trace
+
+        write_whole(args.plot, plot_trace(records))
+    if args.html:
+        from support.trace_page import trace_page
+
+        write_whole(args.html, trace_page(prompt, records).encode())
     wasted = f", {in_vain} more computed in vain" if in_vain else ""
     print(
         f"[{finish_reason}] {ids.shape[1]} prompt tokens, {len(tokens)} new{wasted}; "
@@ -209,7 +268,7 @@ def write_sample(
         f"stage {args.stage}, seed {seed}",
         file=sys.stderr,
     )
-    if finish_reason == "cancelled":
+    if interrupted:
         raise KeyboardInterrupt
 
 

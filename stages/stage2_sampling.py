@@ -11,7 +11,7 @@ Costs: next to nothing beside the forward pass. Stays equal: with `choose=greedy
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 
 import torch
@@ -143,14 +143,22 @@ class Sampler:
 
     def filter(self, logits: torch.Tensor) -> torch.Tensor:
         """Temperature and the filters that are on, in their order: (B, V) -> (B, V)."""
+        for _, filtered in self.each_filter(logits):
+            logits = filtered
+        return logits
+
+    def each_filter(self, logits: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """The logits after each filter that is on, with its name."""
         logits = apply_temperature(logits, self.temperature)
+        yield "temperature", logits
         if self.top_k:
             logits = apply_top_k(logits, self.top_k)
+            yield "top_k", logits
         if self.top_p != 1:
             logits = apply_top_p(logits, self.top_p)
+            yield "top_p", logits
         if self.min_p != 0:
-            logits = apply_min_p(logits, self.min_p)
-        return logits
+            yield "min_p", apply_min_p(logits, self.min_p)
 
 
 def each_row(samplers: Sequence[Sampler]) -> Choose:

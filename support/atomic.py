@@ -1,9 +1,11 @@
-"""A folder whose files change all at once, or not at all, even if the process is killed.
+"""Files that are written whole or not at all, even if the process is killed.
 
-The new files are written to a folder inside, `.incomplete`. Renaming that to `.complete` takes no
-time and can't be half done: it is the moment when the new files count. Then they move into place.
-Whoever reads asks `find`, which looks into `.complete` first, so that a writer killed between two
-moves leaves the new state and not a mixture. The next writer finishes its work.
+A single file is written under another name and renamed. The files of a folder make sense together
+only, so they change all at once: the new ones go to a folder inside, `.incomplete`. Renaming that
+to `.complete` takes no time and can't be half done: it is the moment when the new files count. Then
+they move into place. Whoever reads asks `find`, which looks into `.complete` first, so that a
+writer killed between two moves leaves the new state and not a mixture. The next writer finishes its
+work.
 """
 
 import os
@@ -35,6 +37,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(incomplete, ignore_errors=True)
         raise
     _move_into_place(folder)
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Write one file. OSError when the disk is full or its folder can't be written."""
+    incomplete = file.with_name(file.name + ".incomplete")
+    try:
+        incomplete.write_bytes(data)
+        incomplete.replace(file)
+    except BaseException:
+        incomplete.unlink(missing_ok=True)
+        raise
 
 
 def find(folder: Path, name: str) -> Path:

@@ -13,7 +13,7 @@ TINY = GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=2, n_embd=16)
 def random_model(config: GPTConfig = TINY, seed: int = 0, dtype=torch.float64) -> GPT:
     """A model with large random weights, biases and gains: a fresh one is nearly uniform.
 
-    Its attention is no copier, as a fresh one's is: that is symmetric and hides a missing transpose.
+    Its attention is no copier: that is symmetric, as a fresh one's, and hides a missing transpose.
     The embedding of tokens stays small beside all else, or the model would repeat one token.
     """
     torch.manual_seed(seed)

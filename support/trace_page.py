@@ -1,0 +1,17 @@
+"""A trace as one web page that needs no network: step through the turns with keys or a slider."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from support.trace import Record
+
+TEMPLATE = Path(__file__).with_name("trace_page.html")
+
+
+def trace_page(prompt: str, records: Sequence[Record]) -> str:
+    """The page, its data within it as JSON."""
+    data = json.dumps({"prompt": prompt, "records": [asdict(record) for record in records]})
+    # In a script element, "</" could end it; in JSON, "<\/" means the same.
+    return TEMPLATE.read_text(encoding="utf-8").replace("TRACE", data.replace("</", "<\\/"), 1)
