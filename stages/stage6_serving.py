@@ -223,6 +223,9 @@ class Engine:
         for kind in self.scheduler.turn():
             rows, counts = self.scheduler.plan(kind)
             requests = self.scheduler.running[rows]
+            for request in requests:
+                if not request.cached:
+                    self._record("admitted", request)
             if requests:
                 worked = True
                 results = self._forward(rows, counts)
@@ -260,8 +263,6 @@ class Engine:
         """
         if request.finish_reason:  # a neighbour's stop check has cancelled it
             return
-        if request.cached == count:
-            self._record("admitted", request)
         try:
             if isinstance(result, Exception):
                 raise result
@@ -358,7 +359,7 @@ if __name__ == "__main__":
         waits = [request.time_to_first_token for request in requests]
         rows = counts.head_rows / counts.forwards
         print(
-            f"{policy:>13}: {seconds:.2f} s, {counts.forwards} forwards, {rows:.1f} rows in each; to "
+            f"{policy:>13}: {seconds:.2f} s, {counts.forwards} forwards, {rows:.1f} rows each; to "
             f"the first token {median(waits):.2f} s (median), {max(waits):.2f} s (longest)"
         )
         return requests
