@@ -177,7 +177,7 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
 
 def last_positions(hidden: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """Of each row what is behind its last token, not behind its pads: (B, T, C) -> (B, C)."""
-    return torch.stack([row[count - 1] for row, count in zip(hidden, counts, strict=True)])
+    return hidden[torch.arange(len(counts)), torch.tensor(counts) - 1]
 
 
 @torch.inference_mode()
