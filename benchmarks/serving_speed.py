@@ -1,6 +1,7 @@
 """How fast is the engine? Stage 6 against static batches and one request at a time.
 
     python benchmarks/serving_speed.py                 the embedded model
+    python benchmarks/serving_speed.py --write         puts the first table into the README, too
     python benchmarks/serving_speed.py --model 124m    GPT-2's smallest shape, random weights: slow
 
 Three workloads: ragged, texts of 4 to 200 new tokens, submitted at once; equal, texts of one
@@ -10,12 +11,14 @@ slots) and by the engine, greedily, without an end-of-text id, so that lengths a
 
 Times are medians over rounds in which the three take turns, so that a busy moment hits all of them.
 All have to make the same tokens. Work is counted: a row is a text in a forward, and the rows that
-are missing to a full batch are the waiting that the engine removes.
+are missing to a full batch are the waiting that the engine removes. Speed is in times that of one
+at a time.
 """
 
 import argparse
 import random
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -27,7 +30,10 @@ from stages import stage5_batching as stage5
 from stages.stage2_sampling import greedy
 from stages.stage6_serving import Engine, Request
 from support.checkpoint import TINY, load
-from support.trace import counting
+from support.trace import Counts, counting
+
+REPO = Path(__file__).resolve().parent.parent
+MARK = "<!-- printed by benchmarks/serving_speed.py -->"
 
 Job = tuple[list[int], int]  # a prompt, and how many new tokens
 
@@ -65,11 +71,16 @@ def each_after_the_other(way: Callable[..., list[list[int]]]) -> Callable[..., l
     return lambda model, jobs, slots: [way(model, [job], slots)[0] for job in jobs]
 
 
+# What runs it, and how the README presents that.
 WAYS = {
-    "one at a time": one_at_a_time,
-    "static batches": static_batches,
-    "continuous": continuous,
-}
+    "one at a time": (one_at_a_time, "[4](stages/stage4_kv_cache.py)",
+                      "one request at a time", "this is what the others are compared with"),
+    "static batches": (static_batches, "[5](stages/stage5_batching.py)",
+                       "several requests in one forward pass", "tokens of each request"),
+    "continuous": (continuous, "[6](stages/stage6_serving.py)",
+                   "a server's loop: a queue, slots, continuous batching, cancelling",
+                   "tokens of each request"),
+}  # fmt: skip
 
 
 def workloads(vocab_size: int, count: int, longest: int) -> dict[str, list[Job]]:
@@ -84,34 +95,42 @@ def workloads(vocab_size: int, count: int, longest: int) -> dict[str, list[Job]]
     return {"ragged": ragged, "equal": equal, "one by one": ragged[: count // 8]}
 
 
-def compare(model: GPT, name: str, jobs: list[Job], slots: int, rounds: int) -> dict[str, float]:
-    """Run a workload in all ways; prints a table, returns median seconds."""
-    ways = WAYS
-    if name == "one by one":
-        ways = {way: each_after_the_other(run) for way, run in WAYS.items()}
-    counts, texts = {}, {}
-    for way, run in ways.items():
-        with counting(model) as counts[way]:
-            texts[way] = run(model, jobs, slots)
-    if any(made != texts["one at a time"] for made in texts.values()):
+def work(
+    model: GPT, jobs: list[Job], slots: int, *, one_by_one: bool = False
+) -> tuple[dict[str, Counts], dict[str, Callable[[], list[list[int]]]]]:
+    """Run the jobs once in each way: the work of each, counted, and a function to run it again.
+
+    With one_by_one, a way learns of a job when the one before it has ended. RuntimeError if the
+    ways make different tokens: no time of theirs would be worth a figure.
+    """
+
+    def runner(way: Callable[..., list[list[int]]]) -> Callable[[], list[list[int]]]:
+        if one_by_one:
+            return lambda: [way(model, [job], slots)[0] for job in jobs]
+        return lambda: way(model, jobs, slots)
+
+    runs = {name: runner(way) for name, (way, *_) in WAYS.items()}
+    counts, texts = {}, []
+    for name, run in runs.items():
+        with counting(model) as counts[name]:
+            texts.append(run())
+    if any(made != texts[0] for made in texts):
         raise RuntimeError("the ways made different tokens: no time of theirs is worth a figure")
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, run in ways.items():
-            start = perf_counter()
-            run(model, jobs, slots)
-            seconds[way].append(perf_counter() - start)
-    medians = {way: median(times) for way, times in seconds.items()}
-    tokens = sum(map(len, texts["continuous"]))
-    print(f"\n{name}: {len(jobs)} requests, {tokens} new tokens, {slots} slots, same tokens")
-    print("| way | forwards | rows each | tokens/s | times as fast as one at a time |")
-    print("|---|---:|---:|---:|---:|")
-    for way, count in counts.items():
-        print(
-            f"| {way} | {count.forwards} | {count.head_rows / count.forwards:.2f} "
-            f"| {tokens / medians[way]:.0f} | {medians['one at a time'] / medians[way]:.2f} |"
+    return counts, runs
+
+
+def table(counts: dict[str, Counts], seconds: dict[str, float]) -> str:
+    lines = [
+        "| stage | adds | stays equal | forwards | rows in each | speed |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for name, (_, stage, adds, equal) in WAYS.items():
+        count, speed = counts[name], seconds["one at a time"] / seconds[name]
+        lines.append(
+            f"| {stage} | {adds} | {equal} | {count.forwards:,} "
+            f"| {count.head_rows / count.forwards:.2f} | {speed:.1f} |"
         )
-    return medians
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -121,6 +140,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8, help="default 8")
     parser.add_argument("--requests", type=int, default=64, help="of the workload; default 64")
     parser.add_argument("--longest", type=int, default=200, help="new tokens; default 200")
+    parser.add_argument("--write", action="store_true", help="renew the table in README.md")
     args = parser.parse_args()
     if args.model == "tiny":
         torch.set_num_threads(1)  # the fastest for a model this small
@@ -128,8 +148,27 @@ def main() -> None:
     else:
         torch.manual_seed(0)
         model = GPT(GPTConfig()).eval()
+    tables = {}
     for name, jobs in workloads(model.config.vocab_size, args.requests, args.longest).items():
-        compare(model, name, jobs, args.slots, args.rounds)
+        counts, runs = work(model, jobs, args.slots, one_by_one=name == "one by one")
+        seconds: dict[str, list[float]] = {way: [] for way in runs}
+        for _ in range(args.rounds):
+            for way, run in runs.items():
+                start = perf_counter()
+                run()
+                seconds[way].append(perf_counter() - start)
+        medians = {way: median(times) for way, times in seconds.items()}
+        tables[name] = table(counts, medians)
+        tokens = sum(new for _, new in jobs)
+        print(f"{name}: {len(jobs)} requests, {tokens} new tokens, {args.slots} slots, same tokens")
+        print(", ".join(f"{way} {tokens / time:.0f} tokens/s" for way, time in medians.items()))
+        print(f"\n{tables[name]}\n", flush=True)
+    if args.write:
+        readme = (REPO / "README.md").read_text(encoding="utf-8")
+        before, rest = readme.split(MARK)
+        after = rest[rest.index("<!-- end -->") :]
+        readme = f"{before}{MARK}\n{tables['ragged']}\n{after}"
+        (REPO / "README.md").write_text(readme, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import generate
-from benchmarks import stage_costs
+from benchmarks import serving_speed, stage_costs
+from model import GPT, GPTConfig
 from support import corpus
 from support.checkpoint import TINY
 
@@ -63,6 +64,15 @@ def test_the_stage_table_in_the_readme_is_printed_by_its_command(monkeypatch, ca
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 7
     for line in table:
+        assert line.rsplit("|", 2)[0] in README
+
+
+def test_the_table_of_serving_in_the_readme_is_printed_by_its_command():
+    """All but the speeds. Lengths are fixed, so any model does the same work as the real one."""
+    model = GPT(GPTConfig(block_size=256, vocab_size=1024, n_layer=1, n_head=1, n_embd=4)).double()
+    jobs = serving_speed.workloads(1024, count=64, longest=200)["ragged"]
+    counts, runs = serving_speed.work(model, jobs, slots=8)
+    for line in serving_speed.table(counts, dict.fromkeys(runs, 1.0)).splitlines():
         assert line.rsplit("|", 2)[0] in README
 
 
@@ -132,4 +142,6 @@ def test_a_command_in_the_readmes_text_runs(command, clone):
         command += " --steps 2 --n_embd 16 --block_size 16 --vocab_size 300 --threads 1"
     if "stage_costs" in command:
         command += " --rounds 1"
+    if "serving_speed" in command:
+        command += " --rounds 1 --requests 8 --longest 10"
     assert run(command, clone).stdout
