@@ -76,6 +76,18 @@ def test_the_table_of_serving_in_the_readme_is_printed_by_its_command():
         assert line.rsplit("|", 2)[0] in README
 
 
+def test_the_names_of_ours_on_the_serving_page_exist():
+    page = (REPO / "docs/serving.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE)))
+    source = "".join(
+        (REPO / f"stages/stage{n}.py").read_text() for n in ("5_batching", "6_serving")
+    )
+    assert len(names) > 20
+    for name in names:
+        for part in name.split("."):
+            assert re.search(rf"\b{part}\b", source), name
+
+
 def test_the_story_in_the_readme_is_one_that_the_grammar_knows():
     [story] = [block for language, block in BLOCKS if language == "text"]
     assert corpus.check(story.strip()) == []

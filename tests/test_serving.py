@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import generate as stage0
+from benchmarks import serving_load, serving_speed
+from model import GPTConfig
 from stages import stage1_last_logits as stage1
 from stages import stage4_kv_cache as stage4
 from stages import stage5_batching as stage5
@@ -770,3 +773,52 @@ def test_stage_4_and_stage_6_make_the_same_story_in_float32():
     for i, request in enumerate(requests):
         steps = stage4.generate(model, torch.tensor([ids]), 120, Sampler(0.8, seed=i), stop())
         assert request.tokens == [step.token for step in steps]
+
+
+# ---------------------------------------------------------------- load, and the benchmarks
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_under_load_every_request_is_accounted_for_and_memory_stays_flat(policy):
+    """ATOM PR #1441: finished requests were kept. The script does the same with 2,000."""
+    model, tokenizer = stage6.load(stage6.TINY)
+    tally, engine = serving_load.run(model, tokenizer, 160, slots=4, policy=policy, seed=2)
+    assert tally.outcomes.total() == 160
+    assert tally.outcomes["cancelled"] == tally.cancelled.total() > 5
+    assert {"failed", "eos", "max_new_tokens"} <= set(tally.outcomes)
+    assert not engine.scheduler.waiting
+    assert not engine.scheduler.running
+    assert not engine.slots.memory.any()
+    objects, tensors = zip(*tally.memory, strict=True)
+    assert max(objects) - min(objects) < 2000  # requests in the queue and in slots come and go
+    assert max(tensors) == min(tensors)
+
+
+def test_the_load_script_prints_where_all_went(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serving_load.py", "--requests", "40", "--slots", "2"])
+    serving_load.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("40 requests arrived")
+    outcomes = [line for line in lines[1:] if re.match(r" +\d", line) and "of the" not in line]
+    assert sum(int(line.split()[0]) for line in outcomes) == 40
+    assert sum(line.startswith("memory after quarter") for line in lines) == 4
+
+
+def test_the_engine_fills_the_rows_that_static_batches_leave_empty():
+    """Counted, not timed: fewer forwards on ragged lengths, and nothing to win on equal ones."""
+    model = random_model(GPTConfig(64, 32, n_layer=1, n_head=1, n_embd=4))
+    jobs = serving_speed.workloads(32, count=16, longest=28)
+    work = {name: serving_speed.work(model, jobs[name], 4)[0] for name in ("ragged", "equal")}
+    forwards = {name: [c.forwards for c in counts.values()] for name, counts in work.items()}
+    alone, static, continuous = forwards["ragged"]
+    assert alone > 2 * static > 2 * continuous
+    assert forwards["equal"][2] >= forwards["equal"][1]
+
+
+def test_times_of_different_tokens_are_refused(monkeypatch):
+    def wrong(model, jobs, slots):
+        return [[] for _ in jobs]
+
+    monkeypatch.setitem(serving_speed.WAYS, "continuous", (wrong, "", "", ""))
+    with pytest.raises(RuntimeError, match="different tokens"):
+        serving_speed.work(random_model(), [([1], 2)], 2)
