@@ -192,6 +192,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.submitted, self.begun, self.ended = [], [], []
         self.in_slot: list[Request | None] = [None] * slots  # as the cache would have it
         self.since_token: Counter[Request] = Counter()  # steps that a decoding request has waited
+        self.at_the_door = 0  # steps that the first in the queue has waited with a slot free
 
     @precondition(lambda self: not self.scheduler.full)
     @rule(prompt=st.integers(1, 20), new=st.integers(1, 6))
@@ -206,6 +207,8 @@ class AnyTraffic(RuleBasedStateMachine):
         scheduler = self.scheduler
         waited = [request for request in scheduler.running if request.decoding]
         ready = bool(scheduler.running or scheduler.waiting)
+        free = len(waited) == len(scheduler.running) < scheduler.slots
+        first = scheduler.waiting[0] if free and scheduler.waiting else None
         turn = scheduler.turn()
         worked = False
         for kind in turn:
@@ -233,6 +236,12 @@ class AnyTraffic(RuleBasedStateMachine):
                     if request.at_limit():
                         self.end(request)
         assert worked == ready  # no step is idle while there is work
+        stays = first is not None and first in scheduler.waiting
+        self.at_the_door = self.at_the_door + 1 if stays else 0
+        if scheduler.policy == "decode_first":
+            assert not stays or waited
+        else:
+            assert self.at_the_door <= (1 if scheduler.policy == "prefill_first" else 0)
         for request in waited:
             if request in scheduler.running and request not in self.just_served(turn):
                 self.since_token[request] += 1
