@@ -60,10 +60,12 @@ class Request(stage5.Request):
 
     @property
     def decoding(self) -> bool:
+        """All of its prompt is cached; what is fed now are its new tokens."""
         return self.cached >= len(self.prompt)
 
     @property
     def time_to_first_token(self) -> float | None:
+        """From submission; None while there is no token."""
         return self.token_times[0] - self.submitted_at if self.token_times else None
 
     @property
@@ -103,6 +105,7 @@ class Scheduler:
 
     @property
     def full(self) -> bool:
+        """No further request may wait."""
         return len(self.waiting) >= self.queue_limit
 
     @property
@@ -242,7 +245,8 @@ class Engine:
         """Logits of each row's last position, (1, V), or what the model raised for that row."""
         requests = self.scheduler.running[rows]
         new = [r.ids[r.cached : r.cached + n] for r, n in zip(requests, counts, strict=True)]
-        self.slots.lengths[rows] = [r.cached for r in requests]  # as it is after a broken forward
+        # The requests know how far they are: a forward that broke off may have advanced the slots.
+        self.slots.lengths[rows] = [r.cached for r in requests]
         cache = self.slots.view(rows, counts)
         try:
             ids = pad(new, self.slots.memory.device)  # (B, T)
@@ -307,7 +311,8 @@ class Engine:
     def stream(self, request: Request) -> Iterator[int]:
         """Yield the request's tokens as they are made, stepping for all requests meanwhile.
 
-        Closing the iterator cancels the request. ValueError for one that was never submitted.
+        Closing the iterator, once it has begun, cancels the request. ValueError for a request that
+        was never submitted.
         """
         shown = 0
         try:

@@ -162,14 +162,16 @@ def test_what_a_request_left_as_nan_does_not_reach_the_next_in_its_slot():
     model.head = lambda hidden: (hidden @ model.wte.weight.T).nan_to_num(-1e3) + 0 * hidden[:, :1]
     broken, good = Wish((1, 9, 3, 4, 5, 6), 4), Wish((1, 2), 9)
     expected = good.alone(model)
-    for slots in (1, 2, 3):
-        engine = Engine(model, slots)
-        first = engine.submit(broken.request(Request))
-        rest = [engine.submit(good.request(Request)) for _ in range(5)]
+    for before in range(4):  # in the last slot, the next one there is shorter than its neighbours
+        engine = Engine(model, slots=3)
+        requests = [wish.request(Request) for wish in [*[good] * before, broken, *[good] * 5]]
+        for request in requests:
+            engine.submit(request)
         run_all(engine)
+        first = requests.pop(before)
         assert first.finish_reason == "failed"
         assert "NaN" in str(first.error)
-        assert [(r.tokens, r.finish_reason) for r in rest] == [expected] * 5
+        assert [(r.tokens, r.finish_reason) for r in requests] == [expected] * (before + 5)
 
 
 # ---------------------------------------------------------------- the scheduler alone
