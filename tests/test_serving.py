@@ -562,21 +562,26 @@ def test_a_stop_check_may_cancel_its_own_request_and_its_neighbours():
 
 
 def test_a_cancel_while_others_of_the_same_prefill_are_still_to_be_served():
-    """The first leaves before the second is decoding in name, and a half read one stands behind."""
-    model = random_model(seed=3)
-    engine = Engine(model, slots=3, budget=16)
+    """The first leaves before the second is decoding in name, and a half read one stands behind.
+
+    If that one then takes a slot of those that decode, it is fed without a budget.
+    """
+    model, events = random_model(seed=3), []
+    engine = Engine(model, slots=3, budget=6, record=events.append)
 
     def cancel_the_first(token):
         engine.cancel(first)
 
     first = asking(1, 9, should_stop=cancel_the_first)
-    several = [Wish((5,), 6), Wish(tuple(range(10)), 6)]  # the last one is cut to 5 tokens
+    several = [Wish((5,), 6), Wish(tuple(range(14)), 2)]  # the last one is cut to 2 tokens
     requests = [wish.request(Request) for wish in several]
     for request in [first, *requests]:
         engine.submit(request)
     run_all(engine)
     assert first.finish_reason == "cancelled"
     assert [(r.tokens, r.finish_reason) for r in requests] == [w.alone(model) for w in several]
+    read = [event.tokens for event in events if event.kind == "prefilled"]
+    assert read == [1, 1, 2, 6, 6]
 
 
 # ---------------------------------------------------------------- failures
