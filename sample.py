@@ -4,6 +4,7 @@
     python sample.py "Once upon a time" --stage 0            the plain loop, and what it costs
     python sample.py --num-samples 3 --temperature 1.2       three texts, from nothing
     echo "Once upon a time" | python sample.py - --stop "."  one sentence
+    python sample.py --requests FILE --slots 8               many texts at a time, see serve.py
 
 The text goes to stdout as it is made, everything else to stderr. The loops are in generate.py and
 stages/; `new_tokens` below is where this file calls them.
@@ -63,11 +64,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "(default), or crop to the newest tokens and go on, slowly")  # fmt: skip
     add("--json", action="store_true", help="one JSON object a sample instead of text")
     add("--trace", action="store_true", help="print what each turn of the loop did, then the text")
-    add(
-        "--step", action="store_true", help="as --trace, but wait for Enter after each turn; q ends"
-    )
+    add("--step", action="store_true", help="as --trace, waiting for Enter after each turn; q ends")
     add("--plot", type=Path, metavar="FILE.png", help="draw the candidates of each turn")
     add("--html", type=Path, metavar="FILE.html", help="write a page to step through the turns")
+    add("--requests", type=Path, metavar="FILE", help="answer many requests together: one JSON "
+        'object a line, such as {"prompt": "Once"}; - reads stdin; see serve.py')  # fmt: skip
+    add("--slots", type=int, metavar="N", help="how many requests run at once; default 8")
     add("--device", default="cpu", help="cpu (default), cuda, mps, or auto: the best there is")
     add("--dtype", default="float32", choices=("float64", "float32", "bfloat16", "float16"),
         help="of weights and cache; default float32")  # fmt: skip
@@ -92,6 +94,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{option} shows one text: leave --num-samples out")
         if file is not None and not file.absolute().parent.is_dir():
             parser.error(f"{option}: there is no folder {file.parent}, make it first")
+    if args.requests is None and args.slots is not None:
+        parser.error("--slots is for --requests FILE: give both of them")
+    if args.requests is not None:
+        single = args.prompt is not None or args.prompt_file is not None or args.num_samples > 1
+        single |= args.trace or args.step or args.plot is not None or args.html is not None
+        if single or args.stage != 4 or args.context != "stop":
+            parser.error("--requests has its own prompts and its own loop: leave prompt, "
+                         "--prompt-file, --num-samples, --stage, --context, --trace, --step, "
+                         "--plot and --html out")  # fmt: skip
+        if args.slots is not None and args.slots < 1:
+            parser.error(f"--slots is {args.slots}: it must be 1 or more")
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1_000_000)
     return args
@@ -299,10 +312,22 @@ def run(args: argparse.Namespace) -> None:
         torch.set_num_threads(1)  # the steps of a small model are too short to share
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
-    ids = tokenizer.encode(prompt, allowed_special=special, disallowed_special=()) or eos_ids[:1]
-    if not ids:
-        raise ValueError(f"the prompt is empty, and {folder} names no end-of-text token instead")
-    prompt_ids = torch.tensor([ids], device=device)
+
+    def encode(text: str) -> list[int]:
+        ids = tokenizer.encode(text, allowed_special=special, disallowed_special=())
+        if not ids and not eos_ids:
+            raise ValueError(
+                f"the prompt is empty, and {folder} names no end-of-text token instead"
+            )
+        return ids or eos_ids[:1]
+
+    if args.requests is not None:
+        from serve import serve
+
+        settings |= {"max_new_tokens": args.max_new_tokens, "seed": args.seed, "stop": stop_strings}
+        serve(args.requests, model, tokenizer, encode, eos_ids, settings, args.slots or 8)
+        return
+    prompt_ids = torch.tensor([encode(prompt)], device=device)
 
     for i, choose in enumerate(samplers):
         if i and not args.json:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import generate
-from benchmarks import stage_costs
+from benchmarks import serving_speed, stage_costs
+from model import GPT, GPTConfig
 from support import corpus
 from support.checkpoint import TINY
 
@@ -64,6 +65,27 @@ def test_the_stage_table_in_the_readme_is_printed_by_its_command(monkeypatch, ca
     assert len(table) == 7
     for line in table:
         assert line.rsplit("|", 2)[0] in README
+
+
+def test_the_table_of_serving_in_the_readme_is_printed_by_its_command():
+    """All but the speeds. Lengths are fixed, so any model does the same work as the real one."""
+    model = GPT(GPTConfig(block_size=256, vocab_size=1024, n_layer=1, n_head=1, n_embd=4)).double()
+    jobs = serving_speed.workloads(1024, count=64, longest=200)["ragged"]
+    counts, runs = serving_speed.work(model, jobs, slots=8)
+    for line in serving_speed.table(counts, dict.fromkeys(runs, 1.0)).splitlines():
+        assert line.rsplit("|", 2)[0] in README
+
+
+def test_the_names_of_ours_on_the_serving_page_exist():
+    page = (REPO / "docs/serving.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE)))
+    source = "".join(
+        (REPO / f"stages/stage{n}.py").read_text() for n in ("5_batching", "6_serving")
+    )
+    assert len(names) > 20
+    for name in names:
+        for part in name.split("."):
+            assert re.search(rf"\b{part}\b", source), name
 
 
 def test_the_story_in_the_readme_is_one_that_the_grammar_knows():
@@ -132,4 +154,8 @@ def test_a_command_in_the_readmes_text_runs(command, clone):
         command += " --steps 2 --n_embd 16 --block_size 16 --vocab_size 300 --threads 1"
     if "stage_costs" in command:
         command += " --rounds 1"
+    if "story_quality" in command:
+        command += " --count 1"
+    if "serving_speed" in command:
+        command += " --rounds 1 --requests 8 --longest 10"
     assert run(command, clone).stdout
