@@ -16,6 +16,7 @@ train: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/stage_costs.py --write
+	$(BIN)/python benchmarks/speed.py --write
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -294,6 +294,7 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
+    from support.layout import lay_out_for_decoding
 
     loop_of(args.stage)  # imports the stages
     signal.signal(signal.SIGINT, raise_interrupt)
@@ -308,8 +309,10 @@ def run(args: argparse.Namespace) -> None:
     folder = args.model or TINY
     device = device_named(args.device)
     model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
-    if device == "cpu" and sum(p.numel() for p in model.parameters()) < 10_000_000:
-        torch.set_num_threads(1)  # the steps of a small model are too short to share
+    if device == "cpu":
+        lay_out_for_decoding(model)
+        if sum(p.numel() for p in model.parameters()) < 10_000_000:
+            torch.set_num_threads(1)  # the steps of a small model are too short to share
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
 
