@@ -1,0 +1,25 @@
+"""The exercises' checkers: `check("03a", temperature)` in a notebook, or from the shell
+
+python -m notebooks.checks 03a my_file.py
+"""
+
+from collections.abc import Callable
+
+from notebooks.checks.evidence import Evidence, Failure
+
+# Exercise: the name that the answer has, and the checker, which returns or raises.
+EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {}
+
+
+def check(exercise: str, answer: object) -> Evidence:
+    """Hold an answer against fresh random cases; the evidence says what it got wrong, or its cost.
+
+    Raises ValueError for an exercise that doesn't exist.
+    """
+    if exercise not in EXERCISES:
+        raise ValueError(f"there is no exercise {exercise!r}: these are {', '.join(EXERCISES)}")
+    _, checker = EXERCISES[exercise]
+    try:
+        return checker(answer)
+    except Failure as failure:
+        return Evidence(False, f"not yet; {failure}")
