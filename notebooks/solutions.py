@@ -1,1 +1,1 @@
-"""Solutions of the exercises, one function or class each, under the name that the exercise gives."""
+"""Solutions of the exercises, one function or class each, by the name an exercise asks for."""
