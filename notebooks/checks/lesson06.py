@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
+from operator import length_hint
 from random import Random
 
 from notebooks.checks.evidence import Evidence, Failure, attempt
@@ -69,7 +70,7 @@ def check_hold_back(answer: Callable[..., Iterator[str]]) -> Evidence:
     for pieces, stop in cases:
         case = f"pieces {pieces}, stop {stop!r}"
         target = _held_back(pieces, stop)
-        yours = attempt(case, _shown, answer, pieces, stop)
+        yours = _shown(case, answer, pieces, stop)
         if yours != target:
             failure = Failure(case, target, yours, _why_shown(pieces, stop, target, yours))
             if "".join(yours) != "".join(target):
@@ -101,22 +102,28 @@ def _held_back(pieces: list[str], stop: str) -> list[str]:
     return [*shown, "".join(pieces)[sent:]]
 
 
-def _shown(answer: Callable[..., Iterator[str]], pieces: list, *stop: str) -> list[str]:
-    """What the answer yields, in order; refuses one that reads ahead of what it has shown."""
-    read = 0
-
-    def source() -> Iterator:
-        nonlocal read
-        for piece in pieces:
-            read += 1
-            yield piece
-
-    shown = []
-    for text in answer(source(), *stop):
-        shown.append(text)
-        if read > len(shown):
-            raise ValueError(f"{read} pieces were read before the text of piece {len(shown)} came")
+def _shown(case: str, answer: Callable[..., Iterator[str]], pieces: list, *stop: str) -> list[str]:
+    """What the answer yields, in order; a Failure if it reads ahead of what it has shown."""
+    shown, read = attempt(case, _collect, answer, pieces, *stop)
+    for i, pieces_read in enumerate(read, start=1):
+        if pieces_read > i:
+            why = "a reader waits: yield what may be shown before you read the next piece"
+            raise Failure(f"{case}, text {i}", f"{i} read", f"{pieces_read} pieces read", why)
     return shown
+
+
+def _collect(
+    answer: Callable[..., Iterator[str]], pieces: list, *stop: str
+) -> tuple[list[str], list[int]]:
+    """The texts, and how many pieces had been read when each of them came."""
+    left = iter(pieces)
+    shown, read = [], []
+    for text in answer(left, *stop):
+        if not isinstance(text, str):
+            raise TypeError(f"it yielded {text!r}, which is no str")
+        shown.append(text)
+        read.append(len(pieces) - length_hint(left))
+    return shown, read
 
 
 def _why_shown(pieces: list[str], stop: str, target: list[str], yours: list[str]) -> str:
@@ -150,7 +157,7 @@ def check_show_characters(answer: Callable[..., Iterator[str]]) -> Evidence:
         case = f"pieces {pieces}"
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         target = [decoder.decode(piece) for piece in pieces] + [decoder.decode(b"", final=True)]
-        yours = attempt(case, _shown, answer, pieces)
+        yours = _shown(case, answer, pieces)
         if yours != target:
             failure = Failure(case, target, yours, _why_characters(target, yours))
             if "".join(yours) != "".join(target):

@@ -30,6 +30,9 @@ def check_chunked_prefill(answer: Callable[..., torch.Tensor]) -> Evidence:
         with counting(model) as counts:
             yours = attempt(case, tensor_from, answer, model, ids[:, :T], list(chunks), cache)
         _same_row(case, rows, T - 1, yours)
+        fed = [forward.ids.shape[1] for forward in counts.seen]
+        if sum(fed) == T and fed != chunks:
+            raise Failure(case, f"forwards of {chunks} tokens", fed, "one forward for each chunk")
         if cache.length != T:
             why = "the chunks have to go into the cache that was handed in, each token once"
             raise Failure(case, f"{T} tokens in the cache", f"{cache.length} tokens", why)
