@@ -386,7 +386,7 @@ def naive_slide(model, ids, max_new_tokens):
     new = ids[:, -window:]
     for _ in range(max_new_tokens):
         if cache.length == window:
-            cache.memory = cache.memory.roll(-1, dims=4)
+            cache.memory[:] = cache.memory.roll(-1, dims=4)
             cache.length -= 1
         new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
         ids = torch.cat((ids, new), dim=1)
