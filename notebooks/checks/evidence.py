@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True, repr=False)
 class Evidence:
@@ -36,3 +38,11 @@ def attempt(case: str, function: Callable, *arguments: Any) -> Any:
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
         raise Failure(case, "an answer", raised, "your code raised") from error
+
+
+def tensor_from(answer: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
+    """Call an answer that has to return a tensor; use it inside `attempt`."""
+    result = answer(*arguments)
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"it returned {type(result).__name__}, not a tensor")
+    return result
