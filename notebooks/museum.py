@@ -9,6 +9,102 @@ from collections.abc import Callable
 
 import torch
 
+# Lesson 01. What is the loop?
+
+
+def prompt_changed(model, ids, max_new_tokens, eos):
+    """Appends to the caller's list, as picoGPT does: a second run goes on where the first ended."""
+    for _ in range(max_new_tokens):
+        token = int(model(ids).argmax())
+        if token == eos:
+            break
+        ids.append(token)
+    return ids
+
+
+def end_token_ignored(model, ids, max_new_tokens, eos):
+    """Never looks at what was chosen: nanoGPT's loop runs on into the next text."""
+    ids = list(ids)
+    for _ in range(max_new_tokens):
+        ids.append(int(model(ids).argmax()))
+    return ids
+
+
+def end_token_kept(model, ids, max_new_tokens, eos):
+    """Appends before it checks, so the text ends in a token that means nothing to a reader."""
+    ids = list(ids)
+    for _ in range(max_new_tokens):
+        ids.append(int(model(ids).argmax()))
+        if ids[-1] == eos:
+            break
+    return ids
+
+
+def any_end_token_stops(model, ids, max_new_tokens, eos):
+    """Looks for the end token in the whole text; a prompt may begin with one."""
+    text = list(ids)
+    for _ in range(max_new_tokens):
+        if eos in text:
+            break
+        text.append(int(model(text).argmax()))
+    return text[:-1] if len(text) > len(ids) and text[-1] == eos else text
+
+
+def last_token_alone(model, ids, max_new_tokens, eos):
+    """Feeds the newest token without those before it: right for a table, wrong for a model."""
+    ids = list(ids)
+    for _ in range(max_new_tokens):
+        token = int(model(ids[-1:]).argmax())
+        if token == eos:
+            break
+        ids.append(token)
+    return ids
+
+
+def logits_in_advance(model, ids, max_new_tokens, eos):
+    """Asks for the next logits at the end of each turn: those of the last turn are thrown away."""
+    ids = list(ids)
+    logits = model(ids)
+    for _ in range(max_new_tokens):
+        token = int(logits.argmax())
+        if token == eos:
+            break
+        ids.append(token)
+        logits = model(ids)
+    return ids
+
+
+def prompt_left_out(model, ids, max_new_tokens, eos):
+    """Returns what is new, and the caller asked for the text."""
+    text = list(ids)
+    for _ in range(max_new_tokens):
+        token = int(model(text).argmax())
+        if token == eos:
+            break
+        text.append(token)
+    return text[len(ids) :]
+
+
+def prompt_costs_forwards(P, N, eos_step):
+    """Counts a forward for each token of the prompt; one reads them all."""
+    return P + (N if eos_step is None else min(N, eos_step))
+
+
+def end_token_is_free(P, N, eos_step):
+    """Doesn't count the forward that the end token was chosen from."""
+    return N if eos_step is None else min(N, eos_step - 1)
+
+
+def end_not_reached(P, N, eos_step):
+    """Counts up to the end token even when the limit comes first."""
+    return N if eos_step is None or N == 0 else eos_step
+
+
+def first_token_is_free(P, N, eos_step):
+    """Takes the first new token to be there before the loop starts."""
+    return max(0, N - 1)
+
+
 # Lesson 03. From logits to a token: greedy and temperature
 
 
@@ -87,6 +183,21 @@ def probabilities_as_logits(p1, p2, T):
 
 
 MUSEUM: dict[str, dict[Callable, str]] = {
+    "01a": {
+        prompt_changed: "wrote into the caller's list",
+        end_token_ignored: "goes on after the end token",
+        end_token_kept: "is not part of it",
+        any_end_token_stops: "an end token in the prompt",
+        last_token_alone: "is the first that differs: it should read",
+        logits_in_advance: "a forward whose logits no token is chosen from",
+        prompt_left_out: "the new tokens alone",
+    },
+    "01b": {
+        prompt_costs_forwards: "reads all of the prompt at once",
+        end_token_is_free: "it costs a forward",
+        end_not_reached: "the loop never gets to step",
+        first_token_is_free: "the first new token takes a forward",
+    },
     "03a": {
         temperature_multiplies: "upside down",
         probabilities_divided: "divide the logits, not the probabilities",

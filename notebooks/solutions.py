@@ -1,6 +1,28 @@
 """Solutions of the exercises, one function or class each, by the name an exercise asks for."""
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
+
+# Lesson 01. What is the loop?
+
+
+def generate_ids(
+    model: Callable[[list[int]], np.ndarray], ids: list[int], max_new_tokens: int, eos: int
+) -> list[int]:
+    ids = list(ids)
+    for _ in range(max_new_tokens):
+        token = int(model(ids).argmax())
+        if token == eos:
+            break
+        ids.append(token)
+    return ids
+
+
+def count_forwards(P: int, N: int, eos_step: int | None) -> int:
+    return N if eos_step is None else min(N, eos_step)
+
 
 # Lesson 03. From logits to a token: greedy and temperature
 
