@@ -101,7 +101,7 @@ class Dropout(nn.Module):
         return self.p if self.training and not torch.is_inference_mode_enabled() else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.dropout(x, self.rate())
+        return F.dropout(x, self.rate()) if self.p else x
 
 
 class Attention(nn.Module):
@@ -127,8 +127,8 @@ class Attention(nn.Module):
         self, x: torch.Tensor, mask: torch.Tensor | None, layer: int, cache: Cache | None
     ) -> torch.Tensor:
         B, T, C = x.shape
-        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, -1).unbind(2)  # three (B, T, H, D)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # three (B, H, T, D)
+        qkv = self.c_attn(x).view(B, T, 3, self.n_head, -1)  # (B, T, 3, H, D)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # three (B, H, T, D)
         if cache is not None:
             k, v = cache.append(layer, k, v)  # two (B, H, S, D)
         y = F.scaled_dot_product_attention(

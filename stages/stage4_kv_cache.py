@@ -40,6 +40,7 @@ class KVCache:
         shape = (config.n_layer, 2, batch_size, config.n_head, self.capacity, D)
         # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
         self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.layers = [(keys, values) for keys, values in self.memory]  # views of it
         self.length = 0
 
     def positions(self, T: int) -> torch.Tensor:
@@ -60,7 +61,7 @@ class KVCache:
         self, layer: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write k, v (B, H, T, D) behind a layer's cached ones; views of all, (B, H, S, D)."""
-        keys, values = self.memory[layer]  # two (B, H, capacity, D)
+        keys, values = self.layers[layer]  # two (B, H, capacity, D)
         end = self.length + k.shape[2]
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v

@@ -80,7 +80,8 @@ def test_the_names_of_ours_on_the_serving_page_exist():
     page = (REPO / "docs/serving.md").read_text(encoding="utf-8")
     names = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE)))
     source = "".join(
-        (REPO / f"stages/stage{n}.py").read_text() for n in ("5_batching", "6_serving")
+        (REPO / f"stages/stage{n}.py").read_text(encoding="utf-8")
+        for n in ("5_batching", "6_serving")
     )
     assert len(names) > 20
     for name in names:

@@ -335,12 +335,13 @@ def test_max_new_tokens_0_shows_the_prompt_and_never_asks_the_model(write, repor
 
 
 @pytest.mark.parametrize("stage", range(5))
-def test_the_context_ends_the_text_when_it_is_full(reports, stage):
+def test_the_context_ends_the_text_when_it_is_full(reports, edited, stage):
     # B28 and B31: an index error deep in the model, at position block_size + 1.
-    [report] = reports(PROMPT, "--stage", stage, "--max-new-tokens", 5000)
+    folder = edited(NO_END)  # a text that doesn't end by itself
+    [report] = reports(PROMPT, "--stage", stage, "--max-new-tokens", 5000, model=folder)
     assert report["finish_reason"] == "context_full"
     assert report["prompt_tokens"] + report["new_tokens"] == 64
-    [report] = reports("a" * 64, "--stage", stage)
+    [report] = reports("a" * 64, "--stage", stage, model=folder)
     assert (report["prompt_tokens"], report["new_tokens"]) == (64, 0)
     assert report["finish_reason"] == "context_full"
 
