@@ -34,12 +34,9 @@ def execute(file: Path) -> nbformat.NotebookNode:
     for cell in code:
         if "exercise" in cell.metadata.get("tags", []):
             cell.source = f"from notebooks.solutions import {answer_name(cell.source)}"
-    client = NotebookClient(
-        notebook,
-        coalesce_streams=True,  # or when text is flushed would show in the outputs
-        resources={"metadata": {"path": str(FOLDER)}},
-    )
-    client.execute()
+    # What a cell prints arrives in pieces, cut now here and now there: they are joined.
+    folder = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(notebook, resources=folder, coalesce_streams=True).execute()
     for cell, source in zip(code, sources, strict=True):
         cell.source = source
         cell.metadata.pop("execution", None)  # when each cell ran: noise in every diff

@@ -5,11 +5,15 @@ python -m notebooks.checks 03a my_file.py
 
 from collections.abc import Callable
 
-from notebooks.checks import lesson06, lesson07, lesson08, lesson09
+from notebooks.checks import lesson01, lesson03, lesson06, lesson07, lesson08, lesson09
 from notebooks.checks.evidence import Evidence, Failure
 
 # Exercise: the name that the answer has, and the checker, which returns or raises.
 EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
+    "01a": ("generate_ids", lesson01.check_generate_ids),
+    "01b": ("count_forwards", lesson01.check_count_forwards),
+    "03a": ("temperature", lesson03.check_temperature),
+    "03b": ("ratio_at", lesson03.check_ratio_at),
     "06a": ("finish_reason", lesson06.check_finish_reason),
     "06b": ("hold_back", lesson06.check_hold_back),
     "06c": ("show_characters", lesson06.check_show_characters),
