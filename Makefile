@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: sample test train bench lint
+.PHONY: sample test train lessons bench lint
 
 sample: .venv/ready
 	@$(BIN)/python sample.py "Once upon a time"
@@ -13,6 +13,10 @@ test: .venv/ready
 
 train: .venv/ready
 	$(BIN)/python train_tiny.py
+
+lessons: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[lessons]"
+	$(BIN)/jupyter lab notebooks
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/stage_costs.py --write

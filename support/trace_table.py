@@ -15,7 +15,10 @@ class TraceTable:
     """Prints records as they come, in colour on a terminal and plain elsewhere."""
 
     def __init__(self, file: TextIO):
-        self.console = Console(file=file, width=100, highlight=False, markup=False, emoji=False)
+        # In a notebook rich would leave the file alone and show each row as HTML of its own.
+        self.console = Console(
+            file=file, width=100, highlight=False, markup=False, emoji=False, force_jupyter=False
+        )
         self.console.print(
             "Each turn of the loop: forward, last logits, choose, append, stop check.\n"
             "Beside a candidate: its probability as the model gives it, and after the filters.\n"

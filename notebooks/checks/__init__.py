@@ -1,0 +1,43 @@
+"""The exercises' checkers: `check("03a", temperature)` in a notebook, or from the shell
+
+python -m notebooks.checks 03a my_file.py
+"""
+
+from collections.abc import Callable
+
+from notebooks.checks import lesson01, lesson03, lesson06, lesson07, lesson08, lesson09
+from notebooks.checks.evidence import Evidence, Failure
+
+# Exercise: the name that the answer has, and the checker, which returns or raises.
+EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
+    "01a": ("generate_ids", lesson01.check_generate_ids),
+    "01b": ("count_forwards", lesson01.check_count_forwards),
+    "03a": ("temperature", lesson03.check_temperature),
+    "03b": ("ratio_at", lesson03.check_ratio_at),
+    "06a": ("finish_reason", lesson06.check_finish_reason),
+    "06b": ("hold_back", lesson06.check_hold_back),
+    "06c": ("show_characters", lesson06.check_show_characters),
+    "07a": ("token_positions", lesson07.check_token_positions),
+    "07b": ("lean_generate", lesson07.check_lean_generate),
+    "07c": ("time_ratio", lesson07.check_time_ratio),
+    "08a": ("LearnersCache", lesson08.check_learners_cache),
+    "08b": ("cached_attention", lesson08.check_cached_attention),
+    "08c": ("cache_is_right", lesson08.check_cache_is_right),
+    "09a": ("chunked_prefill", lesson09.check_chunked_prefill),
+    "09b": ("cached_crop", lesson09.check_cached_crop),
+    "09c": ("crop_cost", lesson09.check_crop_cost),
+}
+
+
+def check(exercise: str, answer: object) -> Evidence:
+    """Hold an answer against fresh random cases; the evidence says what it got wrong, or its cost.
+
+    Raises ValueError for an exercise that doesn't exist.
+    """
+    if exercise not in EXERCISES:
+        raise ValueError(f"there is no exercise {exercise!r}: these are {', '.join(EXERCISES)}")
+    _, checker = EXERCISES[exercise]
+    try:
+        return checker(answer)
+    except Failure as failure:
+        return Evidence(False, f"not yet; {failure}")
