@@ -6,8 +6,11 @@ exercise, words that the checker's evidence must contain: so a learner is told t
 
 import math
 from collections.abc import Callable
+from random import Random
 
 import torch
+
+from stages.stage2_sampling import pick
 
 # Lesson 01. What is the loop?
 
@@ -182,6 +185,154 @@ def probabilities_as_logits(p1, p2, T):
     return math.exp((p1 - p2) / T)
 
 
+# Lesson 05. Can randomness be replayed?
+
+
+def edge_to_the_left(probs, u):
+    """Takes the first share that ends at u or beyond: at u = 0 that may be an empty one."""
+    ends = probs.double().cumsum(dim=0)
+    return int((ends / ends[-1] >= u).nonzero()[0])
+
+
+def sum_taken_for_1(probs, u):
+    """Ten times 0.1 is a little less than 1, and u can lie in the gap."""
+    return int(torch.searchsorted(probs.cumsum(dim=0), u, right=True))
+
+
+def gap_given_to_the_last(probs, u):
+    """Mends the gap with the last id of the vocabulary, which a filter may have dropped."""
+    token = torch.searchsorted(probs.cumsum(dim=0), u, right=True)
+    return int(token.clamp(max=len(probs) - 1))
+
+
+def rank_for_id(probs, u):
+    """Sorts, draws, and forgets to translate the rank back into an id."""
+    ranked = probs.sort(descending=True, stable=True).values
+    return int((ranked.cumsum(dim=0) > u).nonzero()[0])
+
+
+def likeliest_first(probs, u):
+    """The right chances, on another ladder: the same u gives another token than the project's."""
+    ranked, order = probs.sort(descending=True, stable=True)
+    return int(order[(ranked.cumsum(dim=0) > u).nonzero()[0]])
+
+
+def likeliest_only(probs, u):
+    """Has no use for u."""
+    return int(probs.argmax())
+
+
+def own_draw(probs, u):
+    """Draws with numbers of its own, so that nothing can be replayed."""
+    return int(torch.multinomial(probs, 1))
+
+
+def seeded_at_every_token(seed):
+    """Makes its generator anew at every token: each draw gets the same number, and rolls repeat."""
+    return lambda logits: pick(logits, Random(seed).random())
+
+
+def never_seeded(seed):
+    """Takes a seed and does nothing with it: no run can be repeated."""
+    numbers = Random()
+    return lambda logits: pick(logits, numbers.random())
+
+
+def always_seed_0(seed):
+    """The seed is fixed inside, so whatever one asks for is the same text."""
+    numbers = Random(0)
+    return lambda logits: pick(logits, numbers.random())
+
+
+def shared_generator(seed):
+    """One generator for all, as torch.manual_seed gives: whoever draws shifts the others."""
+    torch.manual_seed(seed)
+    return lambda logits: torch.multinomial(logits.softmax(dim=-1), 1)
+
+
+BROKEN_SAMPLERS = (seeded_at_every_token, never_seeded, always_seed_0, shared_generator)
+
+
+def _tokens(choose, steps=5):
+    return [choose(torch.zeros(1, 1000)).item() for _ in range(steps)]
+
+
+def same_tokens_twice(make_choose):
+    """What most tests of a seed look at; a generator that always gives one number passes."""
+    return _tokens(make_choose(1)) == _tokens(make_choose(1))
+
+
+def varied_tokens(make_choose):
+    """Random it is, but can it be repeated?"""
+    return len(set(_tokens(make_choose(1)))) > 1
+
+
+def seeds_not_compared(make_choose):
+    """Never asks whether another seed gives another text."""
+    tokens = _tokens(make_choose(1))
+    return tokens == _tokens(make_choose(1)) and len(set(tokens)) > 1
+
+
+def one_run_after_the_other(make_choose):
+    """Nobody else draws during a run, so a shared generator looks private."""
+    one, again, other = (_tokens(make_choose(seed)) for seed in (1, 1, 2))
+    return one == again and one != other and len(set(one)) > 1
+
+
+def sure_model(make_choose):
+    """Tests with logits that leave no choice: every generator gives the same token."""
+    rules = make_choose(1), make_choose(1), make_choose(2)
+    logits = 100 * torch.arange(1000.0)[None]
+    one, again, other = ([choose(logits).item() for _ in range(5)] for choose in rules)
+    return one == again and one != other
+
+
+def one_generator_for_all(seeds):
+    """The rows draw in turn from one generator, so each row's numbers depend on the others."""
+    numbers = Random(seeds[0])
+    return lambda logits: torch.cat([pick(row, numbers.random()) for row in logits.split(1)])
+
+
+def seeded_by_row(seeds):
+    """The generator belongs to the place in the batch, not to the request that stands there."""
+    numbers = [Random(row) for row in range(len(seeds))]
+    return lambda logits: torch.cat(
+        [pick(row, own.random()) for row, own in zip(logits.split(1), numbers, strict=True)]
+    )
+
+
+def seeded_at_every_turn(seeds):
+    """Each request's own seed, and at every turn its first number again."""
+    return lambda logits: torch.cat(
+        [pick(row, Random(seed).random()) for row, seed in zip(logits.split(1), seeds, strict=True)]
+    )
+
+
+def first_token_for_all(seeds):
+    """Draws for row 0 and copies the token to all rows: karpathy/nanochat PR #38."""
+    numbers = Random(seeds[0])
+    return lambda logits: pick(logits[:1], numbers.random()).expand(len(logits), 1)
+
+
+def one_number_for_all(seeds):
+    """One number a turn for the whole batch: equal rows get equal tokens."""
+    numbers = Random(seeds[0])
+
+    def choose(logits):
+        u = numbers.random()
+        return torch.cat([pick(row, u) for row in logits.split(1)])
+
+    return choose
+
+
+def flat_tokens(seeds):
+    """Returns (B,), which torch.cat can't append to ids (B, T)."""
+    numbers = [Random(seed) for seed in seeds]
+    return lambda logits: torch.cat(
+        [pick(row, own.random())[0] for row, own in zip(logits.split(1), numbers, strict=True)]
+    )
+
+
 MUSEUM: dict[str, dict[Callable, str]] = {
     "01a": {
         prompt_changed: "wrote into the caller's list",
@@ -212,5 +363,29 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         ratio_divided: "the logarithm of a ratio",
         ratio_unmoved: "the ratio at temperature 1",
         probabilities_as_logits: "the logarithm of a ratio",
+    },
+    "05a": {
+        edge_to_the_left: "u is on the edge",
+        sum_taken_for_1: "a little less than 1",
+        gap_given_to_the_last: "has probability 0",
+        rank_for_id: "that is a rank",
+        likeliest_first: "your ladder is sorted",
+        likeliest_only: "u has no effect",
+        own_draw: "u alone decides",
+    },
+    "05b": {
+        same_tokens_twice: "your test misses seeded_at_every_token",
+        varied_tokens: "your test misses never_seeded",
+        seeds_not_compared: "your test misses always_seed_0",
+        one_run_after_the_other: "your test misses shared_generator",
+        sure_model: "your test rejects a right one",
+    },
+    "05c": {
+        one_generator_for_all: "a generator that all rows share",
+        seeded_by_row: "seeded with its row",
+        seeded_at_every_turn: "the first number again",
+        first_token_for_all: "row 0's token",
+        one_number_for_all: "the number of row 0",
+        flat_tokens: "one column",
     },
 }

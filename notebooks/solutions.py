@@ -1,9 +1,12 @@
 """Solutions of the exercises, one function or class each, by the name an exercise asks for."""
 
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import torch
+
+from stages.stage2_sampling import Choose
 
 # Lesson 01. What is the loop?
 
@@ -37,3 +40,30 @@ def temperature(logits: torch.Tensor, T: float) -> torch.Tensor:
 
 def ratio_at(p1: float, p2: float, T: float) -> float:
     return (p1 / p2) ** (1 / T)
+
+
+# Lesson 05. Can randomness be replayed?
+
+
+def token_at(probs: torch.Tensor, u: float) -> int:
+    ends = probs.double().cumsum(dim=0)
+    return int((ends / ends[-1] > u).nonzero()[0])
+
+
+def replays(make_choose: Callable[[int], Choose]) -> bool:
+    flat = torch.zeros(1, 1000)
+    rules = make_choose(1), make_choose(1), make_choose(2)
+    turns = [[choose(flat).item() for choose in rules] for _ in range(5)]
+    one, again, other = zip(*turns, strict=True)
+    return one == again and one != other and len(set(one)) > 1
+
+
+def choose_for(seeds: list[int]) -> Choose:
+    numbers = [Random(seed) for seed in seeds]
+
+    def choose(logits: torch.Tensor) -> torch.Tensor:
+        rows = logits.double().softmax(dim=-1)
+        pairs = zip(rows, numbers, strict=True)
+        return torch.tensor([[token_at(row, own.random())] for row, own in pairs])
+
+    return choose

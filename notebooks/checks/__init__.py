@@ -5,7 +5,7 @@ python -m notebooks.checks 03a my_file.py
 
 from collections.abc import Callable
 
-from notebooks.checks import lesson01, lesson03
+from notebooks.checks import lesson01, lesson03, lesson05
 from notebooks.checks.evidence import Evidence, Failure
 
 # Exercise: the name that the answer has, and the checker, which returns or raises.
@@ -14,6 +14,9 @@ EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "01b": ("count_forwards", lesson01.check_count_forwards),
     "03a": ("temperature", lesson03.check_temperature),
     "03b": ("ratio_at", lesson03.check_ratio_at),
+    "05a": ("token_at", lesson05.check_token_at),
+    "05b": ("replays", lesson05.check_replays),
+    "05c": ("choose_for", lesson05.check_choose_for),
 }
 
 
