@@ -108,6 +108,112 @@ def first_token_is_free(P, N, eos_step):
     return max(0, N - 1)
 
 
+# Lesson 02. Why only the last row?
+
+
+def second_to_last_row(model, ids, max_new_tokens):
+    """Reads row -2: it predicts the last token, which is there already."""
+    for _ in range(max_new_tokens):
+        logits = model(ids)[:, -2:][:, 0]  # of a single row, that one
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def first_row(model, ids, max_new_tokens):
+    """Reads row 0: it has seen one token, so every turn gives the same answer."""
+    for _ in range(max_new_tokens):
+        logits = model(ids)[:, 0]
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def first_text_for_all(model, ids, max_new_tokens):
+    """Chooses for the first text of a batch and copies its token to all the others."""
+    for _ in range(max_new_tokens):
+        token = model(ids)[0, -1].argmax()
+        ids = torch.cat((ids, token.expand(len(ids), 1)), dim=1)
+    return ids
+
+
+def surest_row(model, ids, max_new_tokens):
+    """Takes the largest logit of all rows: some other position's favourite."""
+    for _ in range(max_new_tokens):
+        logits = model(ids).amax(dim=1)
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+BROKEN_LOOPS = (second_to_last_row, first_row, first_text_for_all, surest_row)
+
+
+def row_of_the_token_itself(model, ids):
+    """Asks row t about token t, which that row has read already."""
+    probs = model(ids)[:, 1:].softmax(dim=-1)
+    return probs.gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def softmax_along_the_text(model, ids):
+    """Softmax over the positions: the numbers look like probabilities and mean nothing."""
+    return model(ids).softmax(dim=1)[:, :-1].gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def a_forward_for_each_prefix(model, ids):
+    """Right, at the price of one forward for each token."""
+    columns = [
+        model(ids[:, :t])[:, -1].softmax(dim=-1).gather(-1, ids[:, t, None])
+        for t in range(1, ids.shape[1])
+    ]
+    return torch.cat([ids.new_zeros(len(ids), 0), *columns], dim=1)
+
+
+def logarithms(model, ids):
+    """What training uses, not what was asked for."""
+    return model(ids)[:, :-1].log_softmax(dim=-1).gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def length_is_right(model, loop):
+    """A test that counts tokens passes every loop that makes some."""
+    return loop(model, torch.arange(6)[None], 4).shape == (1, 10)
+
+
+def one_token_prompt(model, loop):
+    """A prompt of one token has one row, so row -2 and row 0 are the last."""
+    ids = torch.arange(3)[:, None]
+    return loop(model, ids, 1)[:, -1].equal(model(ids)[:, -1].argmax(dim=-1))
+
+
+def one_text_alone(model, loop):
+    """With a batch of one, a token copied to all rows is right."""
+    ids = loop(model, torch.arange(6)[None], 8)
+    return all(ids[:, t].equal(model(ids[:, :t])[:, -1].argmax(dim=-1)) for t in range(6, 14))
+
+
+def every_row_the_same(model, loop):
+    """Wants the new text to be the favourite of every row, the prompt's own tokens included."""
+    ids = loop(model, torch.arange(6)[None], 4)
+    return ids[:, 1:].equal(model(ids)[:, :-1].argmax(dim=-1))
+
+
+def sliced_after_the_head(model, ids):
+    """Right, and the head has scored every position in vain: stage 0."""
+    return model(ids)[:, -1]
+
+
+def head_of_first_position(model, ids):
+    """Position 0 has read one token."""
+    return model.head(model.hidden(ids)[:, 0])
+
+
+def last_of_first_text(model, ids):
+    """Forgets that there is a batch: every text gets the first one's logits."""
+    return model.head(model.hidden(ids)[:1, -1]).expand(len(ids), -1)
+
+
+def position_kept(model, ids):
+    """[:, -1:] keeps a dimension of length 1, and the loop's [:, -1] then hides it."""
+    return model.head(model.hidden(ids)[:, -1:])
+
+
 # Lesson 03. From logits to a token: greedy and temperature
 
 
@@ -348,6 +454,24 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         end_token_is_free: "it costs a forward",
         end_not_reached: "the loop never gets to step",
         first_token_is_free: "the first new token takes a forward",
+    },
+    "02a": {
+        row_of_the_token_itself: "it has read that token already",
+        softmax_along_the_text: "softmax along the text",
+        a_forward_for_each_prefix: "already the last row of a prefix",
+        logarithms: "these are logarithms",
+    },
+    "02b": {
+        length_is_right: "misses second_to_last_row",
+        one_token_prompt: "misses second_to_last_row",
+        one_text_alone: "misses first_text_for_all",
+        every_row_the_same: "rejects a right loop",
+    },
+    "02c": {
+        sliced_after_the_head: "hand the head the last position alone",
+        head_of_first_position: "yours is row 0 of text 0",
+        last_of_first_text: "the last of text 1",
+        position_kept: "one row of logits for each text",
     },
     "03a": {
         temperature_multiplies: "upside down",

@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import torch
 
+from model import GPT
 from stages.stage2_sampling import Choose
 
 # Lesson 01. What is the loop?
@@ -25,6 +26,31 @@ def generate_ids(
 
 def count_forwards(P: int, N: int, eos_step: int | None) -> int:
     return N if eos_step is None else min(N, eos_step)
+
+
+# Lesson 02. Why only the last row?
+
+
+def sentence_probabilities(model: GPT, ids: torch.Tensor) -> torch.Tensor:
+    probs = model(ids).softmax(dim=-1)  # (B, T, V)
+    asked = ids[:, 1:, None]  # row t is about token t + 1
+    return probs[:, :-1].gather(-1, asked)[:, :, 0]
+
+
+def reads_last_row(model: GPT, loop: Callable[[GPT, torch.Tensor, int], torch.Tensor]) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    for T in (1, 2, 6):
+        text = torch.randint(model.config.vocab_size, (3, T), generator=generator)
+        ids = loop(model, text, 4)
+        for t in range(T, T + 4):
+            if not ids[:, t].equal(model(ids[:, :t])[:, -1].argmax(dim=-1)):
+                return False
+    return True
+
+
+def logits_of_last_row(model: GPT, ids: torch.Tensor) -> torch.Tensor:
+    hidden = model.hidden(ids)  # (B, T, C)
+    return model.head(hidden[:, -1])
 
 
 # Lesson 03. From logits to a token: greedy and temperature

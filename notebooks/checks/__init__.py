@@ -5,13 +5,16 @@ python -m notebooks.checks 03a my_file.py
 
 from collections.abc import Callable
 
-from notebooks.checks import lesson01, lesson03, lesson05
+from notebooks.checks import lesson01, lesson02, lesson03, lesson05
 from notebooks.checks.evidence import Evidence, Failure
 
 # Exercise: the name that the answer has, and the checker, which returns or raises.
 EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "01a": ("generate_ids", lesson01.check_generate_ids),
     "01b": ("count_forwards", lesson01.check_count_forwards),
+    "02a": ("sentence_probabilities", lesson02.check_sentence_probabilities),
+    "02b": ("reads_last_row", lesson02.check_reads_last_row),
+    "02c": ("logits_of_last_row", lesson02.check_logits_of_last_row),
     "03a": ("temperature", lesson03.check_temperature),
     "03b": ("ratio_at", lesson03.check_ratio_at),
     "05a": ("token_at", lesson05.check_token_at),
