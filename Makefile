@@ -20,6 +20,7 @@ lessons: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/stage_costs.py --write
+	$(BIN)/python benchmarks/speed.py --write
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -69,8 +69,9 @@ class Cache(Protocol):
 
 def normal(rows: int, columns: int, std: float) -> torch.Tensor:
     """Random numbers of mean 0 and standard deviation std, (rows, columns)."""
-    # Scaled in place: any other way, a model built on the meta device, as loading does, would make
-    # PyTorch import its compiler first, which takes as long as importing PyTorch itself.
+    weight = torch.empty(rows, columns)
+    if weight.is_meta:  # loading builds a model without numbers, and then there is nothing to draw
+        return weight
     return torch.randn(rows, columns).mul_(std)
 
 

@@ -42,8 +42,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
     add("--special-tokens", action="store_true",
         help="read <|endoftext|> in the prompt as that token; default: as plain text")  # fmt: skip
-    add("--model", type=Path, metavar="FOLDER", help="a GPT-2 folder, as train_tiny.py and "
-        "transformers write it; default: the embedded model, checkpoints/tiny")  # fmt: skip
+    add("--model", metavar="FOLDER", help="a GPT-2 folder, as train_tiny.py and transformers write "
+        "it, or gpt2, gpt2-medium, gpt2-large or gpt2-xl, which are downloaded once; default: the "
+        "embedded model, checkpoints/tiny")  # fmt: skip
     add("--stage", type=int, choices=range(5), default=4, help="which loop: 0 plain, 1 last "
         "logits, 2 sampling, 3 stopping, 4 KV cache (default); 0 and 1 are greedy")  # fmt: skip
     add("--max-new-tokens", type=int, default=256, metavar="N", help="0 or more; default 256")
@@ -294,6 +295,8 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
+    from support.download import MODELS, download
+    from support.layout import lay_out_for_decoding
 
     loop_of(args.stage)  # imports the stages
     signal.signal(signal.SIGINT, raise_interrupt)
@@ -305,11 +308,16 @@ def run(args: argparse.Namespace) -> None:
     stop_strings = [from_shell(text) for text in args.stop]
     prompt = read_prompt(args)
 
-    folder = args.model or TINY
+    if args.model in MODELS:
+        folder = download(args.model)
+    else:
+        folder = TINY if args.model is None else Path(args.model)
     device = device_named(args.device)
     model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
-    if device == "cpu" and sum(p.numel() for p in model.parameters()) < 10_000_000:
-        torch.set_num_threads(1)  # the steps of a small model are too short to share
+    if device == "cpu":
+        lay_out_for_decoding(model)
+        if sum(p.numel() for p in model.parameters()) < 10_000_000:
+            torch.set_num_threads(1)  # the steps of a small model are too short to share
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
 

@@ -4,13 +4,18 @@ Each docstring says what is wrong, and where it was seen. MUSEUM names, for each
 exercise, words that the checker's evidence must contain: so a learner is told the symptom.
 """
 
+import codecs
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 
 import torch
+import torch.nn.functional as F
 
+from notebooks.solutions import LearnersCache
 from stages.stage2_sampling import pick
+from stages.stage4_kv_cache import KVCache
 
 # Lesson 01. What is the loop?
 
@@ -439,6 +444,441 @@ def flat_tokens(seeds):
     )
 
 
+# Lesson 06. When does it stop, and what may be shown?
+
+
+def limit_before_eos(new_tokens, prompt_tokens, eos_ids, max_new_tokens, block_size):
+    """The last token allowed is end-of-text, and the caller is told the text was cut off."""
+    if len(new_tokens) >= max_new_tokens:
+        return "max_new_tokens"
+    if new_tokens[-1] in eos_ids:
+        return "eos"
+    return "context_full" if prompt_tokens + len(new_tokens) >= block_size else None
+
+
+def prompt_counted_as_new(new_tokens, prompt_tokens, eos_ids, max_new_tokens, block_size):
+    """A long prompt shortens the answer: huggingface/transformers #13983, #17414."""
+    if new_tokens[-1] in eos_ids:
+        return "eos"
+    if prompt_tokens + len(new_tokens) >= max_new_tokens:
+        return "max_new_tokens"
+    return "context_full" if prompt_tokens + len(new_tokens) >= block_size else None
+
+
+def one_token_too_many(new_tokens, prompt_tokens, eos_ids, max_new_tokens, block_size):
+    """> for >=: the loop makes one token more than was asked for, or than there is room for."""
+    if new_tokens[-1] in eos_ids:
+        return "eos"
+    if len(new_tokens) > max_new_tokens:
+        return "max_new_tokens"
+    return "context_full" if prompt_tokens + len(new_tokens) > block_size else None
+
+
+def one_end_token_only(new_tokens, prompt_tokens, eos_ids, max_new_tokens, block_size):
+    """Compares with a single id although a model names several: the text runs past the others."""
+    if new_tokens[-1] == min(eos_ids):
+        return "eos"
+    if len(new_tokens) >= max_new_tokens:
+        return "max_new_tokens"
+    return "context_full" if prompt_tokens + len(new_tokens) >= block_size else None
+
+
+def stop_string_leaks(pieces, stop):
+    """Each piece alone is searched, so a stop string is shown piece by piece: vllm #3574."""
+    for piece in pieces:
+        if stop in piece:
+            yield piece[: piece.index(stop)]
+            return
+        yield piece
+    yield ""
+
+
+def partial_progress_forgotten(pieces, stop):
+    """A mismatch sets the match back to nothing: stop 12 is missed in the stream 1 1 2."""
+    matched = 0
+    for piece in pieces:
+        shown = ""
+        for character in piece:
+            if character == stop[matched]:
+                matched += 1
+                if matched == len(stop):
+                    yield shown
+                    return
+            else:
+                shown += stop[:matched] + character
+                matched = 0
+        yield shown
+    yield stop[:matched]
+
+
+def held_too_long(pieces, stop):
+    """Always holds the last len(stop) - 1 characters, decided or not: the stream lags."""
+    text, sent = "", 0
+    for piece in pieces:
+        text += piece
+        if stop in text:
+            yield text[sent : text.index(stop)]
+            return
+        safe = max(sent, len(text) - len(stop) + 1)
+        yield text[sent:safe]
+        sent = safe
+    yield text[sent:]
+
+
+def held_text_lost(pieces, stop):
+    """No stop string came, and what was held back for it is never shown: the end is missing."""
+    held = ""
+    for piece in pieces:
+        held += piece
+        if stop in held:
+            yield held[: held.index(stop)]
+            return
+        undecided = max(n for n in range(len(stop)) if held.endswith(stop[:n]))
+        yield held[: len(held) - undecided]
+        held = held[len(held) - undecided :]
+    yield ""
+
+
+def each_token_alone(pieces):
+    """A character cut in two comes out as U+FFFD twice: textgen #1603, ChatGLM-6B #478."""
+    for piece in pieces:
+        yield piece.decode("utf-8", errors="replace")
+    yield ""
+
+
+def halves_ignored(pieces):
+    """errors="ignore" hides the U+FFFD and loses the character with it."""
+    for piece in pieces:
+        yield piece.decode("utf-8", errors="ignore")
+    yield ""
+
+
+def waits_for_clean_text(pieces):
+    """Holds everything back while any U+FFFD is in it: after one bad byte nothing is shown."""
+    held = b""
+    for piece in pieces:
+        held += piece
+        text = held.decode("utf-8", errors="replace")
+        if "\ufffd" in text:
+            yield ""
+        else:
+            yield text
+            held = b""
+    yield held.decode("utf-8", errors="replace")
+
+
+def cut_character_raises(pieces):
+    """The run ends inside a character, and the request fails: Camelid PR #288."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for piece in pieces:
+        yield decoder.decode(piece)
+    yield decoder.decode(b"", final=True)
+
+
+# Lesson 07. What does the plain loop cost?
+
+
+def last_token_fed_too(P, N):
+    """Counts a forward for the last token, whose logits nobody needs."""
+    return N * P + N * (N + 1) // 2, P + N
+
+
+def prompt_read_once(P, N):
+    """The plain loop reads the prompt again at every step, not once."""
+    return P + N * (N - 1) // 2, P + N - 1 if N else 0
+
+
+def no_tokens_cost_a_prefill(P, N):
+    """N = 0 runs no forward, but the formula for the ideal still charges P - 1."""
+    return N * P + N * (N - 1) // 2, P + N - 1
+
+
+def one_forward_too_many(model, ids, max_new_tokens):
+    """The forward stands at the end of the turn: the last one's logits are thrown away."""
+    last = model(ids)[:, -1]
+    for _ in range(max_new_tokens):
+        token = last.argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, token), dim=1)
+        last = model(ids)[:, -1]
+    return ids
+
+
+def one_token_too_few(model, ids, max_new_tokens):
+    """The extra forward is cut away together with the last token."""
+    last = model.head(model.hidden(ids)[:, -1])
+    for _ in range(max_new_tokens - 1):
+        ids = torch.cat((ids, last.argmax(dim=-1, keepdim=True)), dim=1)
+        last = model.head(model.hidden(ids)[:, -1])
+    return ids
+
+
+def forward_for_nothing(model, ids, max_new_tokens):
+    """max_new_tokens=0 still runs a forward, and so a budget of nothing costs a whole prompt."""
+    last = model.head(model.hidden(ids)[:, -1])
+    for count in range(max_new_tokens):
+        ids = torch.cat((ids, last.argmax(dim=-1, keepdim=True)), dim=1)
+        if count < max_new_tokens - 1:
+            last = model.head(model.hidden(ids)[:, -1])
+    return ids
+
+
+def head_on_every_row(model, ids, max_new_tokens):
+    """Right tokens, right forwards, and all rows of logits but the last are computed in vain."""
+    for _ in range(max_new_tokens):
+        ids = torch.cat((ids, model(ids)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def positions_only(P, N, fixed, per_position):
+    """Compares token-positions and forgets that a forward costs something whatever it reads."""
+    return (N * P + N * (N - 1) / 2) / (P + N - 1)
+
+
+def fixed_cost_once(P, N, fixed, per_position):
+    """Charges the fixed cost once a run; it is paid at every forward."""
+    plain = fixed + (N * P + N * (N - 1) / 2) * per_position
+    return plain / (fixed + (P + N - 1) * per_position)
+
+
+def upside_down(P, N, fixed, per_position):
+    """Ideal over plain: a loop that does more work comes out as the faster one."""
+    plain = N * fixed + (N * P + N * (N - 1) / 2) * per_position
+    return (N * fixed + (P + N - 1) * per_position) / plain
+
+
+# Lesson 08. What does a KV cache keep?
+
+
+class FirstTokenNeverStored(LearnersCache):
+    """The first forward uses its keys and doesn't keep them: every later token has lost them."""
+
+    def append(self, layer, k, v):
+        return (k, v) if self.length == 0 else super().append(layer, k, v)
+
+
+class PositionsRestart(LearnersCache):
+    """Each forward counts its positions from zero: mlx-lm PR #93, nanoVLM PR #71."""
+
+    def positions(self, T):
+        return torch.arange(T)
+
+
+def remembers_last_prompt(model, capacity):
+    """Made once, handed out again, never reset: the second prompt sees the first (AutoAWQ #170)."""
+    return the_one_cache(model)
+
+
+@lru_cache(maxsize=1)
+def the_one_cache(model):
+    return LearnersCache(model, model.config.block_size)
+
+
+class MaskTopLeft(LearnersCache):
+    """As is_causal=True: new query i sees keys 0 to i (pytorch #144858); a single one sees all."""
+
+    def mask(self, T):
+        return None if T == 1 else torch.ones(T, self.length + T, dtype=torch.bool).tril()
+
+
+BROKEN_CACHES = (FirstTokenNeverStored, PositionsRestart, remembers_last_prompt, MaskTopLeft)
+
+
+class AdvancesPerLayer(LearnersCache):
+    """append moves the length itself: layer 1 writes behind layer 0's new tokens."""
+
+    def append(self, layer, k, v):
+        all_k, all_v = super().append(layer, k, v)
+        self.length += k.shape[2]
+        return all_k, all_v
+
+    def advance(self, T):
+        pass
+
+
+def top_left_attention(q, k, v, old_k, old_v):
+    """is_causal=True beside cached keys: a single query sees key 0 alone (pytorch #144858)."""
+    keys, values = torch.cat((old_k, k), dim=1), torch.cat((old_v, v), dim=1)
+    return F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+
+
+def no_mask_for_several(q, k, v, old_k, old_v):
+    """Right for one token, but in a chunk a query sees the keys after it (torchtune #959)."""
+    keys, values = torch.cat((old_k, k), dim=1), torch.cat((old_v, v), dim=1)
+    return F.scaled_dot_product_attention(q, keys, values)
+
+
+def old_keys_forgotten(q, k, v, old_k, old_v):
+    """The new tokens see each other and nothing before them."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def newest_first(q, k, v, old_k, old_v):
+    """The new keys are put before the old ones, and the mask hides the wrong ones."""
+    keys, values = torch.cat((k, old_k), dim=1), torch.cat((v, old_v), dim=1)
+    T, S = q.shape[1], keys.shape[1]
+    sees = torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=sees)
+
+
+def one_prompt_is_enough(model, make_cache):
+    """A test with one prompt passes a cache that remembers it."""
+    ids = torch.arange(7)[None]
+    cache = make_cache(model, model.config.block_size)
+    chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
+    return torch.allclose(torch.cat(chunks, dim=1), model.hidden(ids))
+
+
+def one_forward_is_enough(model, make_cache):
+    """A test that only prefills passes all caches that fail afterwards."""
+    ids = torch.arange(7)[None]
+    for _ in range(2):
+        cache = make_cache(model, model.config.block_size)
+        if not torch.allclose(model.hidden(ids, cache), model.hidden(ids)):
+            return False
+    return True
+
+
+def one_token_at_a_time(model, make_cache):
+    """Prefill and single tokens: a mask that is wrong for a later chunk passes."""
+    for _ in range(2):
+        ids = torch.arange(7)[None]
+        cache = make_cache(model, model.config.block_size)
+        chunks = [model.hidden(chunk, cache) for chunk in ids.split([4, 1, 1, 1], dim=1)]
+        if not torch.allclose(torch.cat(chunks, dim=1), model.hidden(ids)):
+            return False
+    return True
+
+
+def bits_must_be_equal(model, make_cache):
+    """Asks for equal bits, and sums in another order never have them: rejects the right cache."""
+    for _ in range(2):
+        ids = torch.arange(7)[None]
+        cache = make_cache(model, model.config.block_size)
+        chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
+        if not torch.equal(torch.cat(chunks, dim=1), model.hidden(ids)):
+            return False
+    return True
+
+
+def same_shape_is_enough(model, make_cache):
+    """Compares shapes, and a wrong position has the right shape."""
+    for _ in range(2):
+        ids = torch.arange(7)[None]
+        cache = make_cache(model, model.config.block_size)
+        chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
+        if torch.cat(chunks, dim=1).shape != model.hidden(ids).shape:
+            return False
+    return True
+
+
+# Lesson 09. Prefill, decode, and the edge of the context
+
+
+def fresh_cache_per_chunk(model, ids, chunks, cache):
+    """Each chunk starts a cache of its own: it knows nothing of the chunks before it."""
+    for chunk in ids.split(chunks, dim=1):
+        hidden = model.hidden(chunk, KVCache(model, model.config.block_size))
+    return model.head(hidden[:, -1])
+
+
+def logits_of_first_chunk(model, ids, chunks, cache):
+    """Keeps the first chunk's logits: the next token is chosen in the middle of the prompt."""
+    hidden = [model.hidden(chunk, cache) for chunk in ids.split(chunks, dim=1)]
+    return model.head(hidden[0][:, -1])
+
+
+def rest_dropped(model, ids, chunks, cache):
+    """Takes all chunks to be as long as the first: what remains of the prompt is never read."""
+    size = chunks[0]
+    for i in range(ids.shape[1] // size):
+        hidden = model.hidden(ids[:, i * size : (i + 1) * size], cache)
+    return model.head(hidden[:, -1])
+
+
+def edge_read_twice(model, ids, chunks, cache):
+    """Chunks overlap by one: a token stands in the cache twice and moves all that follow."""
+    start = 0
+    for size in chunks:
+        hidden = model.hidden(ids[:, max(0, start - 1) : start + size], cache)
+        start += size
+    return model.head(hidden[:, -1])
+
+
+def all_at_once(model, ids, chunks, cache):
+    """The right logits from one forward: a server's other requests wait as long as before."""
+    return model.head(model.hidden(ids, cache)[:, -1])
+
+
+def naive_slide(model, ids, max_new_tokens):
+    """Moves the cached keys one place to the left; they still say where they were made."""
+    window = model.config.block_size
+    cache = KVCache(model, capacity=window)
+    new = ids[:, -window:]
+    for _ in range(max_new_tokens):
+        if cache.length == window:
+            cache.memory[:] = cache.memory.roll(-1, dims=4)
+            cache.length -= 1
+        new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, new), dim=1)
+    return ids
+
+
+def starts_afresh(model, ids, max_new_tokens):
+    """Empties the full cache and feeds the newest token alone: the text so far is forgotten."""
+    window = model.config.block_size
+    cache = KVCache(model, capacity=window)
+    new = ids[:, -window:]
+    for _ in range(max_new_tokens):
+        if cache.length == window:
+            cache.length = 0
+        new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, new), dim=1)
+    return ids
+
+
+def half_a_window(model, ids, max_new_tokens):
+    """Drops half of the window at the edge: far cheaper, and other tokens than the plain loop's."""
+    window = model.config.block_size
+    cache = KVCache(model, capacity=window)
+    new = ids[:, -window:]
+    for _ in range(max_new_tokens):
+        if cache.length == window:
+            cache.length, new = 0, ids[:, -window // 2 :]
+        new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, new), dim=1)
+    return ids
+
+
+def no_cache_at_all(model, ids, max_new_tokens):
+    """Right tokens at the plain loop's price, before the edge too."""
+    window = model.config.block_size
+    for _ in range(max_new_tokens):
+        last = model.head(model.hidden(ids[:, -window:])[:, -1])
+        ids = torch.cat((ids, last.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def edge_costs_nothing(P, N, block_size):
+    """P + N - 1, as before the edge."""
+    return P + N - 1 if N else 0
+
+
+def edge_one_step_early(P, N, block_size):
+    """Charges a prefill for the step that fills the last position; that one still fits."""
+    if N == 0:
+        return 0
+    inside = max(0, min(N - 1, block_size - P - 1))
+    return min(P, block_size) + inside + (N - 1 - inside) * block_size
+
+
+def one_prefill_at_the_edge(P, N, block_size):
+    """Pays for a single prefill at the edge, as if the positions moved once."""
+    if N == 0:
+        return 0
+    prefill = min(P, block_size)
+    return prefill + N - 1 + (block_size - 1 if prefill + N - 1 > block_size else 0)
+
+
 MUSEUM: dict[str, dict[Callable, str]] = {
     "01a": {
         prompt_changed: "wrote into the caller's list",
@@ -511,5 +951,77 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         first_token_for_all: "row 0's token",
         one_number_for_all: "the number of row 0",
         flat_tokens: "one column",
+    },
+    "06a": {
+        limit_before_eos: "end-of-text comes first",
+        prompt_counted_as_new: "is the prompt counted as new tokens?",
+        one_token_too_many: "one token too many",
+        one_end_token_only: "end-of-text is missed",
+    },
+    "06b": {
+        stop_string_leaks: "leaked piece by piece",
+        partial_progress_forgotten: "partial progress is forgotten",
+        held_too_long: "comes too late",
+        held_text_lost: "held back for it is lost",
+    },
+    "06c": {
+        each_token_alone: "a character cut in two was shown in halves",
+        halves_ignored: "a character is lost",
+        waits_for_clean_text: "one bad byte holds back all that follows",
+        cut_character_raises: "UnicodeDecodeError",
+    },
+    "07a": {
+        last_token_fed_too: "you feed the last token too",
+        prompt_read_once: "reads the prompt again at each turn",
+        no_tokens_cost_a_prefill: "no forward is run",
+    },
+    "07b": {
+        one_forward_too_many: "one forward too many",
+        one_token_too_few: "the last one is missing",
+        forward_for_nothing: "a forward is run for nothing",
+        head_on_every_row: "the head ran on rows that no token is chosen from",
+    },
+    "07c": {
+        positions_only: "the fixed cost is paid at each",
+        fixed_cost_once: "the fixed cost is paid at each",
+        upside_down: "upside down",
+    },
+    "08a": {
+        FirstTokenNeverStored: "keys of position 0: never stored",
+        PositionsRestart: "positions restart",
+        remembers_last_prompt: "remembers the prompt before it",
+        MaskTopLeft: "aligned to the top left",
+        AdvancesPerLayer: "did the length move before advance?",
+    },
+    "08b": {
+        top_left_attention: "a mask aligned to the top left",
+        no_mask_for_several: "no mask",
+        old_keys_forgotten: "the old ones forgotten",
+        newest_first: "new keys put before the old ones",
+    },
+    "08c": {
+        one_prompt_is_enough: "misses remembers_last_prompt",
+        one_forward_is_enough: "misses FirstTokenNeverStored",
+        one_token_at_a_time: "misses MaskTopLeft",
+        bits_must_be_equal: "rejects a right cache",
+        same_shape_is_enough: "misses FirstTokenNeverStored",
+    },
+    "09a": {
+        fresh_cache_per_chunk: "into the cache that was handed in",
+        logits_of_first_chunk: "the logits of position 0",
+        rest_dropped: "the rest was not used",
+        edge_read_twice: "a token is read twice",
+        all_at_once: "one forward for each chunk",
+    },
+    "09b": {
+        naive_slide: "beyond the edge",
+        starts_afresh: "beyond the edge",
+        half_a_window: "beyond the edge",
+        no_cache_at_all: "before the edge one position a step is enough",
+    },
+    "09c": {
+        edge_costs_nothing: "1 prefills of 8 beyond its edge",
+        edge_one_step_early: "0 prefills of 8 beyond its edge",
+        one_prefill_at_the_edge: "2 prefills of 8 beyond its edge",
     },
 }

@@ -1,13 +1,15 @@
 """Solutions of the exercises, one function or class each, by the name an exercise asks for."""
 
-from collections.abc import Callable
+import codecs
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 import numpy as np
 import torch
 
-from model import GPT
+from model import GPT, Cache
 from stages.stage2_sampling import Choose
+from stages.stage4_kv_cache import KVCache
 
 # Lesson 01. What is the loop?
 
@@ -93,3 +95,153 @@ def choose_for(seeds: list[int]) -> Choose:
         return torch.tensor([[token_at(row, own.random())] for row, own in pairs])
 
     return choose
+
+
+# Lesson 06. When does it stop, and what may be shown?
+
+
+def finish_reason(
+    new_tokens: list[int],
+    prompt_tokens: int,
+    eos_ids: set[int],
+    max_new_tokens: int,
+    block_size: int,
+) -> str | None:
+    if new_tokens[-1] in eos_ids:
+        return "eos"
+    if len(new_tokens) >= max_new_tokens:
+        return "max_new_tokens"
+    if prompt_tokens + len(new_tokens) >= block_size:
+        return "context_full"
+    return None
+
+
+def hold_back(pieces: Iterable[str], stop: str) -> Iterator[str]:
+    held = ""
+    for piece in pieces:
+        held += piece
+        if stop in held:
+            yield held[: held.index(stop)]
+            return
+        undecided = max(n for n in range(len(stop)) if held.endswith(stop[:n]))
+        safe = len(held) - undecided
+        yield held[:safe]
+        held = held[safe:]
+    yield held
+
+
+def show_characters(pieces: Iterable[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for piece in pieces:
+        yield decoder.decode(piece)
+    yield decoder.decode(b"", final=True)
+
+
+# Lesson 07. What does the plain loop cost?
+
+
+def token_positions(P: int, N: int) -> tuple[int, int]:
+    plain = N * P + N * (N - 1) // 2
+    ideal = P + N - 1 if N > 0 else 0
+    return plain, ideal
+
+
+def lean_generate(model: GPT, ids: torch.Tensor, max_new_tokens: int) -> torch.Tensor:
+    for _ in range(max_new_tokens):
+        last = model.head(model.hidden(ids)[:, -1])
+        token = last.argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, token), dim=1)
+    return ids
+
+
+def time_ratio(P: int, N: int, fixed: float, per_position: float) -> float:
+    plain = N * fixed + (N * P + N * (N - 1) // 2) * per_position
+    ideal = N * fixed + (P + N - 1) * per_position
+    return plain / ideal
+
+
+# Lesson 08. What does a KV cache keep?
+
+
+class LearnersCache:
+    def __init__(self, model: GPT, capacity: int):
+        config, weight = model.config, model.wte.weight
+        D = config.n_embd // config.n_head
+        self.memory = weight.new_zeros(config.n_layer, 2, 1, config.n_head, capacity, D)
+        self.length = 0
+
+    def positions(self, T: int) -> torch.Tensor:
+        return torch.arange(self.length, self.length + T)
+
+    def mask(self, T: int) -> torch.Tensor:
+        S = self.length + T
+        return torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)
+
+    def append(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        end = self.length + k.shape[2]
+        keys, values = self.memory[layer]
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def advance(self, T: int) -> None:
+        self.length += T
+
+
+def cached_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    old_k: torch.Tensor,
+    old_v: torch.Tensor,
+) -> torch.Tensor:
+    keys, values = torch.cat((old_k, k), dim=1), torch.cat((old_v, v), dim=1)  # (H, S, D)
+    T, S, D = q.shape[1], keys.shape[1], q.shape[2]
+    scores = q @ keys.transpose(1, 2) / D**0.5  # (H, T, S)
+    sees = torch.ones(T, S, dtype=torch.bool).tril(diagonal=S - T)
+    return scores.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ values
+
+
+def cache_is_right(model: GPT, make_cache: Callable[[GPT, int], Cache]) -> bool:
+    capacity = model.config.block_size
+    for seed in range(2):  # a second cache must not remember the first
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(model.config.vocab_size, (1, 7), generator=generator)
+        cache = make_cache(model, capacity)
+        chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
+        if not torch.allclose(torch.cat(chunks, dim=1), model.hidden(ids)):
+            return False
+    return True
+
+
+# Lesson 09. Prefill, decode, and the edge of the context
+
+
+def chunked_prefill(model: GPT, ids: torch.Tensor, chunks: list[int], cache: Cache) -> torch.Tensor:
+    for chunk in ids.split(chunks, dim=1):
+        hidden = model.hidden(chunk, cache)
+    return model.head(hidden[:, -1])
+
+
+def cached_crop(model: GPT, ids: torch.Tensor, max_new_tokens: int) -> torch.Tensor:
+    window = model.config.block_size
+    cache = KVCache(model, capacity=window)
+    new = ids[:, -window:]
+    for _ in range(max_new_tokens):
+        if cache.length + new.shape[1] > window:
+            cache.length, new = 0, ids[:, -window:]
+        logits = model.head(model.hidden(new, cache)[:, -1])
+        new = logits.argmax(dim=-1, keepdim=True)
+        ids = torch.cat((ids, new), dim=1)
+    return ids
+
+
+def crop_cost(P: int, N: int, block_size: int) -> int:
+    if N == 0:
+        return 0
+    prefill = min(P, block_size)
+    inside = min(N - 1, block_size - prefill)
+    beyond = N - 1 - inside
+    return prefill + inside + beyond * block_size

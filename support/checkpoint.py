@@ -110,18 +110,18 @@ def load_config(folder: Path) -> GPTConfig:
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of model.safetensors under model.py's names, (name -> tensor).
 
-    Files differ: some prefix every name, older ones hold the causal mask as `attn.bias`, and the
-    head may be stored although it is the token embedding.
+    Large models come in several files, which model.safetensors.index.json lists. And files differ:
+    some prefix every name, older ones hold the causal mask as `attn.bias`, and the head may be
+    stored although it is the token embedding.
     """
-    file = find(folder, "model.safetensors")
-    if not file.is_file():
-        raise ValueError(f"{folder} has no model.safetensors: the weights are missing")
-    try:
-        stored = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(
-            f"{file} is cut short or no safetensors file ({error}): copy it again"
-        ) from None
+    stored: dict[str, torch.Tensor] = {}
+    for file in _weight_files(folder):
+        try:
+            stored |= load_file(file)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{file} is cut short or no safetensors file ({error}): copy it again"
+            ) from None
     weights = {}
     for name, tensor in stored.items():
         name = name.removeprefix("_orig_mod.").removeprefix("transformer.")
@@ -129,8 +129,33 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
             weights[name] = tensor
     head = weights.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, weights.get("wte.weight", head)):
-        raise ValueError(f"{file}: lm_head.weight differs from wte.weight, model.py shares the two")
+        raise ValueError(
+            f"{folder}: lm_head.weight differs from wte.weight, model.py shares the two"
+        )
     return weights
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if find(folder, index).is_file() and not find(folder, names[0]).is_file():
+        shards = _read_json(folder, index).get("weight_map")
+        if not isinstance(shards, dict) or not all(
+            isinstance(shard, str) and Path(shard).name == shard for shard in shards.values()
+        ):
+            raise ValueError(f"{folder}: {index} has no map of weights to files: copy it again")
+        names = sorted(set(shards.values()))
+    for name in names:
+        if not find(folder, name).is_file():
+            if find(folder, "pytorch_model.bin").is_file():
+                raise ValueError(
+                    f"{folder} has its weights in pytorch_model.bin, a pickle, which may run code "
+                    'when it is opened: if you trust it, convert it with `python -c "from '
+                    "transformers import GPT2LMHeadModel as M; "
+                    f"M.from_pretrained('{folder}').save_pretrained('{folder}')\"`"
+                )
+            raise ValueError(f"{folder} has no {name}: the weights are missing")
+    return [find(folder, name) for name in names]
 
 
 def _check_names_and_shapes(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from model import GPT, GPTConfig, causal_mask
 from stages.stage4_kv_cache import KVCache
+from support.layout import lay_out_for_decoding
 from tests.helpers import TINY, numpy_logits, random_ids, random_model
 
 SHAPES = [
@@ -179,3 +180,17 @@ def test_attention_weights_are_dropped_in_training_too():
         module.p = 0.0
     ids = random_ids(8)
     assert (model(ids) - model(ids)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_layout_for_decoding_changes_no_shape_and_no_number(dtype):
+    model, ids = random_model(dtype=dtype), random_ids(7)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.inference_mode():
+        logits = model(ids)
+        lay_out_for_decoding(model)
+        # A product may be summed in another order; nothing else may differ.
+        assert torch.allclose(model(ids), logits, atol=1e-4 if dtype == torch.float32 else 1e-1)
+    for name, tensor in model.state_dict().items():
+        assert tensor.shape == before[name].shape
+        assert tensor.equal(before[name])

@@ -5,7 +5,16 @@ python -m notebooks.checks 03a my_file.py
 
 from collections.abc import Callable
 
-from notebooks.checks import lesson01, lesson02, lesson03, lesson05
+from notebooks.checks import (
+    lesson01,
+    lesson02,
+    lesson03,
+    lesson05,
+    lesson06,
+    lesson07,
+    lesson08,
+    lesson09,
+)
 from notebooks.checks.evidence import Evidence, Failure
 
 # Exercise: the name that the answer has, and the checker, which returns or raises.
@@ -20,6 +29,18 @@ EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "05a": ("token_at", lesson05.check_token_at),
     "05b": ("replays", lesson05.check_replays),
     "05c": ("choose_for", lesson05.check_choose_for),
+    "06a": ("finish_reason", lesson06.check_finish_reason),
+    "06b": ("hold_back", lesson06.check_hold_back),
+    "06c": ("show_characters", lesson06.check_show_characters),
+    "07a": ("token_positions", lesson07.check_token_positions),
+    "07b": ("lean_generate", lesson07.check_lean_generate),
+    "07c": ("time_ratio", lesson07.check_time_ratio),
+    "08a": ("LearnersCache", lesson08.check_learners_cache),
+    "08b": ("cached_attention", lesson08.check_cached_attention),
+    "08c": ("cache_is_right", lesson08.check_cache_is_right),
+    "09a": ("chunked_prefill", lesson09.check_chunked_prefill),
+    "09b": ("cached_crop", lesson09.check_cached_crop),
+    "09c": ("crop_cost", lesson09.check_crop_cost),
 }
 
 
