@@ -8,11 +8,13 @@ import codecs
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from random import Random
 
 import torch
 import torch.nn.functional as F
 
 from notebooks.solutions import LearnersCache
+from stages.stage2_sampling import pick
 from stages.stage4_kv_cache import KVCache
 
 # Lesson 01. What is the loop?
@@ -111,6 +113,112 @@ def first_token_is_free(P, N, eos_step):
     return max(0, N - 1)
 
 
+# Lesson 02. Why only the last row?
+
+
+def second_to_last_row(model, ids, max_new_tokens):
+    """Reads row -2: it predicts the last token, which is there already."""
+    for _ in range(max_new_tokens):
+        logits = model(ids)[:, -2:][:, 0]  # of a single row, that one
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def first_row(model, ids, max_new_tokens):
+    """Reads row 0: it has seen one token, so every turn gives the same answer."""
+    for _ in range(max_new_tokens):
+        logits = model(ids)[:, 0]
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+def first_text_for_all(model, ids, max_new_tokens):
+    """Chooses for the first text of a batch and copies its token to all the others."""
+    for _ in range(max_new_tokens):
+        token = model(ids)[0, -1].argmax()
+        ids = torch.cat((ids, token.expand(len(ids), 1)), dim=1)
+    return ids
+
+
+def surest_row(model, ids, max_new_tokens):
+    """Takes the largest logit of all rows: some other position's favourite."""
+    for _ in range(max_new_tokens):
+        logits = model(ids).amax(dim=1)
+        ids = torch.cat((ids, logits.argmax(dim=-1, keepdim=True)), dim=1)
+    return ids
+
+
+BROKEN_LOOPS = (second_to_last_row, first_row, first_text_for_all, surest_row)
+
+
+def row_of_the_token_itself(model, ids):
+    """Asks row t about token t, which that row has read already."""
+    probs = model(ids)[:, 1:].softmax(dim=-1)
+    return probs.gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def softmax_along_the_text(model, ids):
+    """Softmax over the positions: the numbers look like probabilities and mean nothing."""
+    return model(ids).softmax(dim=1)[:, :-1].gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def a_forward_for_each_prefix(model, ids):
+    """Right, at the price of one forward for each token."""
+    columns = [
+        model(ids[:, :t])[:, -1].softmax(dim=-1).gather(-1, ids[:, t, None])
+        for t in range(1, ids.shape[1])
+    ]
+    return torch.cat([ids.new_zeros(len(ids), 0), *columns], dim=1)
+
+
+def logarithms(model, ids):
+    """What training uses, not what was asked for."""
+    return model(ids)[:, :-1].log_softmax(dim=-1).gather(-1, ids[:, 1:, None])[:, :, 0]
+
+
+def length_is_right(model, loop):
+    """A test that counts tokens passes every loop that makes some."""
+    return loop(model, torch.arange(6)[None], 4).shape == (1, 10)
+
+
+def one_token_prompt(model, loop):
+    """A prompt of one token has one row, so row -2 and row 0 are the last."""
+    ids = torch.arange(3)[:, None]
+    return loop(model, ids, 1)[:, -1].equal(model(ids)[:, -1].argmax(dim=-1))
+
+
+def one_text_alone(model, loop):
+    """With a batch of one, a token copied to all rows is right."""
+    ids = loop(model, torch.arange(6)[None], 8)
+    return all(ids[:, t].equal(model(ids[:, :t])[:, -1].argmax(dim=-1)) for t in range(6, 14))
+
+
+def every_row_the_same(model, loop):
+    """Wants the new text to be the favourite of every row, the prompt's own tokens included."""
+    ids = loop(model, torch.arange(6)[None], 4)
+    return ids[:, 1:].equal(model(ids)[:, :-1].argmax(dim=-1))
+
+
+def sliced_after_the_head(model, ids):
+    """Right, and the head has scored every position in vain: stage 0."""
+    return model(ids)[:, -1]
+
+
+def head_of_first_position(model, ids):
+    """Position 0 has read one token."""
+    return model.head(model.hidden(ids)[:, 0])
+
+
+def last_of_first_text(model, ids):
+    """Forgets that there is a batch: every text gets the first one's logits."""
+    return model.head(model.hidden(ids)[:1, -1]).expand(len(ids), -1)
+
+
+def position_kept(model, ids):
+    """[:, -1:] keeps a dimension of length 1, and the loop's [:, -1] then hides it."""
+    return model.head(model.hidden(ids)[:, -1:])
+
+
 # Lesson 03. From logits to a token: greedy and temperature
 
 
@@ -186,6 +294,154 @@ def ratio_unmoved(p1, p2, T):
 def probabilities_as_logits(p1, p2, T):
     """Divides probabilities by the temperature and takes their softmax."""
     return math.exp((p1 - p2) / T)
+
+
+# Lesson 05. Can randomness be replayed?
+
+
+def edge_to_the_left(probs, u):
+    """Takes the first share that ends at u or beyond: at u = 0 that may be an empty one."""
+    ends = probs.double().cumsum(dim=0)
+    return int((ends / ends[-1] >= u).nonzero()[0])
+
+
+def sum_taken_for_1(probs, u):
+    """Ten times 0.1 is a little less than 1, and u can lie in the gap."""
+    return int(torch.searchsorted(probs.cumsum(dim=0), u, right=True))
+
+
+def gap_given_to_the_last(probs, u):
+    """Mends the gap with the last id of the vocabulary, which a filter may have dropped."""
+    token = torch.searchsorted(probs.cumsum(dim=0), u, right=True)
+    return int(token.clamp(max=len(probs) - 1))
+
+
+def rank_for_id(probs, u):
+    """Sorts, draws, and forgets to translate the rank back into an id."""
+    ranked = probs.sort(descending=True, stable=True).values
+    return int((ranked.cumsum(dim=0) > u).nonzero()[0])
+
+
+def likeliest_first(probs, u):
+    """The right chances, on another ladder: the same u gives another token than the project's."""
+    ranked, order = probs.sort(descending=True, stable=True)
+    return int(order[(ranked.cumsum(dim=0) > u).nonzero()[0]])
+
+
+def likeliest_only(probs, u):
+    """Has no use for u."""
+    return int(probs.argmax())
+
+
+def own_draw(probs, u):
+    """Draws with numbers of its own, so that nothing can be replayed."""
+    return int(torch.multinomial(probs, 1))
+
+
+def seeded_at_every_token(seed):
+    """Makes its generator anew at every token: each draw gets the same number, and rolls repeat."""
+    return lambda logits: pick(logits, Random(seed).random())
+
+
+def never_seeded(seed):
+    """Takes a seed and does nothing with it: no run can be repeated."""
+    numbers = Random()
+    return lambda logits: pick(logits, numbers.random())
+
+
+def always_seed_0(seed):
+    """The seed is fixed inside, so whatever one asks for is the same text."""
+    numbers = Random(0)
+    return lambda logits: pick(logits, numbers.random())
+
+
+def shared_generator(seed):
+    """One generator for all, as torch.manual_seed gives: whoever draws shifts the others."""
+    torch.manual_seed(seed)
+    return lambda logits: torch.multinomial(logits.softmax(dim=-1), 1)
+
+
+BROKEN_SAMPLERS = (seeded_at_every_token, never_seeded, always_seed_0, shared_generator)
+
+
+def _tokens(choose, steps=5):
+    return [choose(torch.zeros(1, 1000)).item() for _ in range(steps)]
+
+
+def same_tokens_twice(make_choose):
+    """What most tests of a seed look at; a generator that always gives one number passes."""
+    return _tokens(make_choose(1)) == _tokens(make_choose(1))
+
+
+def varied_tokens(make_choose):
+    """Random it is, but can it be repeated?"""
+    return len(set(_tokens(make_choose(1)))) > 1
+
+
+def seeds_not_compared(make_choose):
+    """Never asks whether another seed gives another text."""
+    tokens = _tokens(make_choose(1))
+    return tokens == _tokens(make_choose(1)) and len(set(tokens)) > 1
+
+
+def one_run_after_the_other(make_choose):
+    """Nobody else draws during a run, so a shared generator looks private."""
+    one, again, other = (_tokens(make_choose(seed)) for seed in (1, 1, 2))
+    return one == again and one != other and len(set(one)) > 1
+
+
+def sure_model(make_choose):
+    """Tests with logits that leave no choice: every generator gives the same token."""
+    rules = make_choose(1), make_choose(1), make_choose(2)
+    logits = 100 * torch.arange(1000.0)[None]
+    one, again, other = ([choose(logits).item() for _ in range(5)] for choose in rules)
+    return one == again and one != other
+
+
+def one_generator_for_all(seeds):
+    """The rows draw in turn from one generator, so each row's numbers depend on the others."""
+    numbers = Random(seeds[0])
+    return lambda logits: torch.cat([pick(row, numbers.random()) for row in logits.split(1)])
+
+
+def seeded_by_row(seeds):
+    """The generator belongs to the place in the batch, not to the request that stands there."""
+    numbers = [Random(row) for row in range(len(seeds))]
+    return lambda logits: torch.cat(
+        [pick(row, own.random()) for row, own in zip(logits.split(1), numbers, strict=True)]
+    )
+
+
+def seeded_at_every_turn(seeds):
+    """Each request's own seed, and at every turn its first number again."""
+    return lambda logits: torch.cat(
+        [pick(row, Random(seed).random()) for row, seed in zip(logits.split(1), seeds, strict=True)]
+    )
+
+
+def first_token_for_all(seeds):
+    """Draws for row 0 and copies the token to all rows: karpathy/nanochat PR #38."""
+    numbers = Random(seeds[0])
+    return lambda logits: pick(logits[:1], numbers.random()).expand(len(logits), 1)
+
+
+def one_number_for_all(seeds):
+    """One number a turn for the whole batch: equal rows get equal tokens."""
+    numbers = Random(seeds[0])
+
+    def choose(logits):
+        u = numbers.random()
+        return torch.cat([pick(row, u) for row in logits.split(1)])
+
+    return choose
+
+
+def flat_tokens(seeds):
+    """Returns (B,), which torch.cat can't append to ids (B, T)."""
+    numbers = [Random(seed) for seed in seeds]
+    return lambda logits: torch.cat(
+        [pick(row, own.random())[0] for row, own in zip(logits.split(1), numbers, strict=True)]
+    )
 
 
 # Lesson 06. When does it stop, and what may be shown?
@@ -639,6 +895,24 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         end_not_reached: "the loop never gets to step",
         first_token_is_free: "the first new token takes a forward",
     },
+    "02a": {
+        row_of_the_token_itself: "it has read that token already",
+        softmax_along_the_text: "softmax along the text",
+        a_forward_for_each_prefix: "already the last row of a prefix",
+        logarithms: "these are logarithms",
+    },
+    "02b": {
+        length_is_right: "misses second_to_last_row",
+        one_token_prompt: "misses second_to_last_row",
+        one_text_alone: "misses first_text_for_all",
+        every_row_the_same: "rejects a right loop",
+    },
+    "02c": {
+        sliced_after_the_head: "hand the head the last position alone",
+        head_of_first_position: "yours is row 0 of text 0",
+        last_of_first_text: "the last of text 1",
+        position_kept: "one row of logits for each text",
+    },
     "03a": {
         temperature_multiplies: "upside down",
         probabilities_divided: "divide the logits, not the probabilities",
@@ -653,6 +927,30 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         ratio_divided: "the logarithm of a ratio",
         ratio_unmoved: "the ratio at temperature 1",
         probabilities_as_logits: "the logarithm of a ratio",
+    },
+    "05a": {
+        edge_to_the_left: "u is on the edge",
+        sum_taken_for_1: "a little less than 1",
+        gap_given_to_the_last: "has probability 0",
+        rank_for_id: "that is a rank",
+        likeliest_first: "your ladder is sorted",
+        likeliest_only: "u has no effect",
+        own_draw: "u alone decides",
+    },
+    "05b": {
+        same_tokens_twice: "your test misses seeded_at_every_token",
+        varied_tokens: "your test misses never_seeded",
+        seeds_not_compared: "your test misses always_seed_0",
+        one_run_after_the_other: "your test misses shared_generator",
+        sure_model: "your test rejects a right one",
+    },
+    "05c": {
+        one_generator_for_all: "a generator that all rows share",
+        seeded_by_row: "seeded with its row",
+        seeded_at_every_turn: "the first number again",
+        first_token_for_all: "row 0's token",
+        one_number_for_all: "the number of row 0",
+        flat_tokens: "one column",
     },
     "06a": {
         limit_before_eos: "end-of-text comes first",

@@ -2,11 +2,13 @@
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator
+from random import Random
 
 import numpy as np
 import torch
 
 from model import GPT, Cache
+from stages.stage2_sampling import Choose
 from stages.stage4_kv_cache import KVCache
 
 # Lesson 01. What is the loop?
@@ -28,6 +30,31 @@ def count_forwards(P: int, N: int, eos_step: int | None) -> int:
     return N if eos_step is None else min(N, eos_step)
 
 
+# Lesson 02. Why only the last row?
+
+
+def sentence_probabilities(model: GPT, ids: torch.Tensor) -> torch.Tensor:
+    probs = model(ids).softmax(dim=-1)  # (B, T, V)
+    asked = ids[:, 1:, None]  # row t is about token t + 1
+    return probs[:, :-1].gather(-1, asked)[:, :, 0]
+
+
+def reads_last_row(model: GPT, loop: Callable[[GPT, torch.Tensor, int], torch.Tensor]) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    for T in (1, 2, 6):
+        text = torch.randint(model.config.vocab_size, (3, T), generator=generator)
+        ids = loop(model, text, 4)
+        for t in range(T, T + 4):
+            if not ids[:, t].equal(model(ids[:, :t])[:, -1].argmax(dim=-1)):
+                return False
+    return True
+
+
+def logits_of_last_row(model: GPT, ids: torch.Tensor) -> torch.Tensor:
+    hidden = model.hidden(ids)  # (B, T, C)
+    return model.head(hidden[:, -1])
+
+
 # Lesson 03. From logits to a token: greedy and temperature
 
 
@@ -41,6 +68,33 @@ def temperature(logits: torch.Tensor, T: float) -> torch.Tensor:
 
 def ratio_at(p1: float, p2: float, T: float) -> float:
     return (p1 / p2) ** (1 / T)
+
+
+# Lesson 05. Can randomness be replayed?
+
+
+def token_at(probs: torch.Tensor, u: float) -> int:
+    ends = probs.double().cumsum(dim=0)
+    return int((ends / ends[-1] > u).nonzero()[0])
+
+
+def replays(make_choose: Callable[[int], Choose]) -> bool:
+    flat = torch.zeros(1, 1000)
+    rules = make_choose(1), make_choose(1), make_choose(2)
+    turns = [[choose(flat).item() for choose in rules] for _ in range(5)]
+    one, again, other = zip(*turns, strict=True)
+    return one == again and one != other and len(set(one)) > 1
+
+
+def choose_for(seeds: list[int]) -> Choose:
+    numbers = [Random(seed) for seed in seeds]
+
+    def choose(logits: torch.Tensor) -> torch.Tensor:
+        rows = logits.double().softmax(dim=-1)
+        pairs = zip(rows, numbers, strict=True)
+        return torch.tensor([[token_at(row, own.random())] for row, own in pairs])
+
+    return choose
 
 
 # Lesson 06. When does it stop, and what may be shown?

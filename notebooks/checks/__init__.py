@@ -5,15 +5,30 @@ python -m notebooks.checks 03a my_file.py
 
 from collections.abc import Callable
 
-from notebooks.checks import lesson01, lesson03, lesson06, lesson07, lesson08, lesson09
+from notebooks.checks import (
+    lesson01,
+    lesson02,
+    lesson03,
+    lesson05,
+    lesson06,
+    lesson07,
+    lesson08,
+    lesson09,
+)
 from notebooks.checks.evidence import Evidence, Failure
 
 # Exercise: the name that the answer has, and the checker, which returns or raises.
 EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "01a": ("generate_ids", lesson01.check_generate_ids),
     "01b": ("count_forwards", lesson01.check_count_forwards),
+    "02a": ("sentence_probabilities", lesson02.check_sentence_probabilities),
+    "02b": ("reads_last_row", lesson02.check_reads_last_row),
+    "02c": ("logits_of_last_row", lesson02.check_logits_of_last_row),
     "03a": ("temperature", lesson03.check_temperature),
     "03b": ("ratio_at", lesson03.check_ratio_at),
+    "05a": ("token_at", lesson05.check_token_at),
+    "05b": ("replays", lesson05.check_replays),
+    "05c": ("choose_for", lesson05.check_choose_for),
     "06a": ("finish_reason", lesson06.check_finish_reason),
     "06b": ("hold_back", lesson06.check_hold_back),
     "06c": ("show_characters", lesson06.check_show_characters),
