@@ -15,7 +15,7 @@ from typing import Any
 
 import tiktoken
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
@@ -117,7 +117,13 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
     stored: dict[str, torch.Tensor] = {}
     for file in _weight_files(folder):
         try:
-            stored |= load_file(file)
+            with safe_open(file, "pt") as opened:
+                names = list(opened.keys())
+            for name in names:
+                # The file is mapped into memory, for each tensor anew: then whoever replaces a
+                # tensor, as lay_out_for_decoding does, gives its memory back.
+                with safe_open(file, "pt") as opened:
+                    stored[name] = opened.get_tensor(name)
         except SafetensorError as error:
             raise ValueError(
                 f"{file} is cut short or no safetensors file ({error}): copy it again"
