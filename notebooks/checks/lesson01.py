@@ -146,7 +146,7 @@ def _why_count(P: int, N: int, eos_step: int | None, yours: object) -> str:
         if yours == eos_step - 1:
             return "the end token is chosen from logits, too: it costs a forward"
         return f"the loop ends at token {eos_step}, whatever was allowed"
-    if yours == eos_step:
+    if eos_step is not None and yours == eos_step:
         return f"the loop never gets to step {eos_step}: it may make {N} tokens"
     if yours == N - 1:
         return "the first new token takes a forward, too: there are no logits before it"
