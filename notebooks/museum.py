@@ -296,6 +296,128 @@ def probabilities_as_logits(p1, p2, T):
     return math.exp((p1 - p2) / T)
 
 
+# Lesson 04. Top-k, top-p, and does order matter?
+
+
+def ties_stay(logits, k):
+    """Drops what is below the k-th logit, so all its equals stay: nanoGPT and transformers."""
+    kth = logits.topk(min(k, logits.shape[-1])).values[:, [-1]]
+    return logits.masked_fill(logits < kth, -torch.inf)
+
+
+def first_ids(logits, k):
+    """Takes ranks for ids: a mask for the sorted row is laid on the unsorted one."""
+    dropped = torch.arange(logits.shape[-1]) >= k
+    return logits.masked_fill(dropped, -torch.inf)
+
+
+def mask_too_small(logits, k):
+    """Masks with -1e-10 where -1e10 was meant: minGPT #10. Negative logits then lose to it."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    return logits.scatter(-1, order[:, k:], -1e-10)
+
+
+def wrong_end(logits, k):
+    """Takes the largest of the kept logits as the bar, not the smallest: fluxions-ai/vui PR #32."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    return logits.scatter(-1, order[:, 1:], -torch.inf)
+
+
+def k_above_vocabulary(logits, k):
+    """torch.topk raises when there are fewer than k tokens: keras-hub #236."""
+    order = logits.topk(k).indices
+    return torch.full_like(logits, -torch.inf).scatter(-1, order, logits.gather(-1, order))
+
+
+def logits_masked_in_place(logits, k):
+    """Writes into what it was given, as nanoGPT's loop does: the model's own row is gone."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    return logits.scatter_(-1, order[:, k:], -torch.inf)
+
+
+def _top_p(logits, keep):
+    ranked, order = logits.sort(dim=-1, descending=True, stable=True)
+    return logits.scatter(-1, order, ranked.masked_fill(~keep(ranked.softmax(-1)), -torch.inf))
+
+
+def crossing_token_dropped(logits, p):
+    """Keeps while the sum is at most p, the likeliest at least: OpenAI's GPT-2 sample.py."""
+
+    def keep(probs):
+        kept = probs.cumsum(dim=-1) <= p
+        kept[:, 0] = True
+        return kept
+
+    return _top_p(logits, keep)
+
+
+def nothing_left(logits, p):
+    """No guard for a likeliest token that alone is above p: all minus infinity, then NaN."""
+    return _top_p(logits, lambda probs: (probs.cumsum(dim=-1) - probs < p) & (probs < p))
+
+
+def mask_of_ranks(logits, p):
+    """Never goes back from the sorted row to the ids."""
+    probs = logits.sort(dim=-1, descending=True, stable=True).values.softmax(dim=-1)
+    return logits.masked_fill(probs.cumsum(dim=-1) - probs >= p, -torch.inf)
+
+
+def sum_of_logarithms(logits, p):
+    """Sums log-probabilities, which are negative: p is never reached."""
+    return _top_p(logits, lambda probs: probs.log().cumsum(dim=-1) - probs.log() < p)
+
+
+def sum_by_id(logits, p):
+    """Doesn't sort: keeps the first ids, not the likeliest."""
+    probs = logits.softmax(dim=-1)
+    return logits.masked_fill(probs.cumsum(dim=-1) - probs >= p, -torch.inf)
+
+
+def order_of_row_0(logits, p):
+    """Sorts the first row and lays its order on all the others."""
+    order = logits[:1].argsort(descending=True, stable=True).expand_as(logits)
+    probs = logits.softmax(dim=-1).gather(-1, order)
+    dropped = torch.zeros_like(logits, dtype=torch.bool)
+    return logits.masked_fill(
+        dropped.scatter(-1, order, probs.cumsum(dim=-1) - probs >= p), -torch.inf
+    )
+
+
+def one_more_than_needed(logits, p):
+    """Shifts the sum by a place twice, so the token after the crossing one stays, too."""
+
+    def keep(probs):
+        mass_before = probs.cumsum(dim=-1) - probs
+        return mass_before.roll(1, dims=-1).index_fill(-1, torch.tensor(0), 0.0) < p
+
+    return _top_p(logits, keep)
+
+
+def at_temperature_1():
+    """Temperature 1 changes nothing, in any order."""
+    return [([0.6, 0.3, 0.1], 1.0, 0.7), ([0.6, 0.3, 0.1], 2.0, 0.55)]
+
+
+def all_alike():
+    """Equal probabilities are equal at any temperature."""
+    return [([0.25, 0.25, 0.25, 0.25], 0.5, 0.6), ([0.6, 0.3, 0.1], 2.0, 0.55)]
+
+
+def too_sure():
+    """The first token reaches p in both orders."""
+    return [([0.6, 0.3, 0.1], 0.5, 0.5), ([0.9, 0.08, 0.02], 2.0, 0.5)]
+
+
+def cold_twice():
+    """Two examples of the same side."""
+    return [([0.6, 0.3, 0.1], 0.5, 0.7), ([0.6, 0.3, 0.1], 0.25, 0.8)]
+
+
+def no_distribution():
+    """Weights are fine for a computer, but the question is about probabilities."""
+    return [([6.0, 3.0, 1.0], 0.5, 0.7), ([6.0, 3.0, 1.0], 2.0, 0.55)]
+
+
 # Lesson 05. Can randomness be replayed?
 
 
@@ -927,6 +1049,30 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         ratio_divided: "the logarithm of a ratio",
         ratio_unmoved: "the ratio at temperature 1",
         probabilities_as_logits: "the logarithm of a ratio",
+    },
+    "04a": {
+        ties_stay: "ties with the last one kept",
+        first_ids: "the first ids, not the largest logits",
+        mask_too_small: "mask with minus infinity",
+        wrong_end: "the bar is the smallest of the kept",
+        k_above_vocabulary: "your code raised",
+        logits_masked_in_place: "wrote into its input",
+    },
+    "04b": {
+        crossing_token_dropped: "the token that crosses",
+        nothing_left: "nothing is left",
+        mask_of_ranks: "a mask of ranks",
+        sum_of_logarithms: "everything stays",
+        sum_by_id: "in the order of the ids",
+        order_of_row_0: "each row has its own order",
+        one_more_than_needed: "the smallest set",
+    },
+    "04c": {
+        at_temperature_1: "temperature 1 changes nothing",
+        all_alike: "stay equal at any temperature",
+        too_sure: "the same tokens in both orders",
+        cold_twice: "above 1",
+        no_distribution: "sum to 1",
     },
     "05a": {
         edge_to_the_left: "u is on the edge",

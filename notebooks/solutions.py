@@ -70,6 +70,28 @@ def ratio_at(p1: float, p2: float, T: float) -> float:
     return (p1 / p2) ** (1 / T)
 
 
+# Lesson 04. Top-k, top-p, and does order matter?
+
+
+def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    return logits.scatter(-1, order[:, k:], -torch.inf)
+
+
+def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
+    ranked, order = logits.sort(dim=-1, descending=True, stable=True)
+    probs = ranked.softmax(dim=-1)
+    mass_before = probs.cumsum(dim=-1) - probs
+    return logits.scatter(-1, order, ranked.masked_fill(mass_before >= p, -torch.inf))
+
+
+def order_matters() -> list[tuple[list[float], float, float]]:
+    probs = [0.6, 0.3, 0.1]
+    cold = probs, 0.5, 0.7  # .78 reaches .7 alone, .6 needs a second token
+    hot = probs, 2.0, 0.55  # .6 reaches .55 alone, .47 needs a second token
+    return [cold, hot]
+
+
 # Lesson 05. Can randomness be replayed?
 
 

@@ -174,6 +174,14 @@ def test_the_table_fits_100_columns_and_is_plain_in_a_file(loaded):
     assert sum(line[:4].strip().isdigit() for line in lines) == len(records)
 
 
+def test_in_a_notebook_the_table_still_goes_to_its_file(monkeypatch):
+    """Rich showed each row as HTML of its own there, and the file stayed empty."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    file = io.StringIO()
+    TraceTable(file)
+    assert "stop check" in file.getvalue()
+
+
 def test_with_a_trace_stdout_is_still_the_text_alone(capsys, small_folder):
     _, plain, _ = run(capsys, small_folder, "--seed", "3")
     code, text, table = run(capsys, small_folder, "--seed", "3", "--trace")

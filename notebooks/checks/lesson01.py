@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import torch
 
+from model import GPT
 from notebooks.checks.evidence import Evidence, Failure, attempt
 from notebooks.checks.models import random_ids, random_model
 from stages.stage2_sampling import greedy
@@ -47,7 +48,7 @@ def check_generate_ids(answer: Callable[..., list[int]]) -> Evidence:
         case += f", the end token {EOS} is new token {eos_step}" if (eos_step or N + 1) <= N else ""
         target, reads = _run(HashModel(prompt, eos_step), prompt, N)
         model, given = HashModel(prompt, eos_step), list(prompt)
-        yours = attempt(case, lambda *arguments: list(answer(*arguments)), model, given, N, EOS)
+        yours = attempt(case, _ids_from, answer, model, given, N, EOS)
         if yours != target:
             raise Failure(case, target, yours, _why_text(prompt, target, yours, reads, model.read))
         if given != prompt:
@@ -63,6 +64,10 @@ def check_generate_ids(answer: Callable[..., list[int]]) -> Evidence:
         f"  cost of the last: {len(model.read)} forwards, {sum(map(len, model.read))} "
         "token-positions, no forward in vain",
     )
+
+
+def _ids_from(answer: Callable[..., list[int]], *arguments: object) -> list[int]:
+    return [int(token) for token in answer(*arguments)]
 
 
 def _run(model: HashModel, prompt: list[int], N: int) -> tuple[list[int], list[list[int]]]:
@@ -123,7 +128,7 @@ def check_count_forwards(answer: Callable[[int, int, int | None], int]) -> Evide
     )
 
 
-def _count(model: torch.nn.Module, P: int, N: int, eos_step: int | None) -> int:
+def _count(model: GPT, P: int, N: int, eos_step: int | None) -> int:
     with counting(model) as counts:
         for step in generate(
             model, random_ids(P, model), N, greedy,
@@ -141,7 +146,7 @@ def _why_count(P: int, N: int, eos_step: int | None, yours: object) -> str:
         if yours == eos_step - 1:
             return "the end token is chosen from logits, too: it costs a forward"
         return f"the loop ends at token {eos_step}, whatever was allowed"
-    if yours == eos_step:
+    if eos_step is not None and yours == eos_step:
         return f"the loop never gets to step {eos_step}: it may make {N} tokens"
     if yours == N - 1:
         return "the first new token takes a forward, too: there are no logits before it"

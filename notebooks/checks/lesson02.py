@@ -47,7 +47,7 @@ def check_sentence_probabilities(
         if yours.shape != target.shape:
             shapes = f"shape {tuple(target.shape)}", f"shape {tuple(yours.shape)}"
             raise Failure(case, *shapes, "the first token was predicted by no row")
-        wrong = ((yours - target).abs().nan_to_num(nan=1.0) > 1e-9).nonzero()
+        wrong = ((yours - target).abs().nan_to_num(nan=1.0) > 1e-6).nonzero()
         if len(wrong):
             row, t = wrong[0].tolist()
             values = f"{target[row, t]:.4f}", f"{yours[row, t]:.4f}"
@@ -68,7 +68,7 @@ def _counted(
     case: str, answer: Callable[[GPT, torch.Tensor], torch.Tensor], model: GPT, ids: torch.Tensor
 ) -> tuple[torch.Tensor, Counts]:
     with counting(model) as counts:
-        yours = attempt(case, tensor_from, answer, model, ids)
+        yours = attempt(case, tensor_from, answer, model, ids).double()
     return yours, counts
 
 
@@ -136,7 +136,7 @@ def check_logits_of_last_row(answer: Callable[[GPT, torch.Tensor], torch.Tensor]
         if yours.shape != target.shape:
             shapes = f"shape {tuple(target.shape)}", f"shape {tuple(yours.shape)}"
             raise Failure(case, *shapes, "one row of logits for each text, (B, V)")
-        wrong = ((yours - target).abs().nan_to_num(nan=1.0).amax(dim=-1) > 1e-9).nonzero()
+        wrong = ((yours - target).abs().nan_to_num(nan=1.0).amax(dim=-1) > 1e-6).nonzero()
         if len(wrong):
             row = wrong[0].item()
             why = _recognised_row(logits, yours[row], row)

@@ -25,11 +25,11 @@ def check_temperature(answer: Callable[[torch.Tensor, float], torch.Tensor]) -> 
         case = f"logits {rounded(logits[0])}" if B == 1 else f"random logits ({B}, {V})"
         case += f", temperature {T}"
         target, given = probabilities(logits, T), logits.clone()
-        yours = attempt(case, tensor_from, answer, given, T)
+        yours = attempt(case, tensor_from, answer, given, T).double()
         if yours.shape != target.shape:
             shapes = f"shape {tuple(target.shape)}", f"shape {tuple(yours.shape)}"
             raise Failure(case, *shapes, "a probability for each token of each row")
-        wrong = ((yours - target).abs().nan_to_num(nan=1.0) > 1e-9).any(dim=-1).nonzero()
+        wrong = ((yours - target).abs().nan_to_num(nan=1.0) > 1e-6).any(dim=-1).nonzero()
         if len(wrong):
             row = wrong[0].item()
             why = _why_temperature(logits, T, yours, row)
