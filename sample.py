@@ -296,7 +296,7 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
     from support.download import MODELS, download
-    from support.layout import lay_out_for_decoding
+    from support.layout import lay_out_for_decoding, share_among_threads
 
     loop_of(args.stage)  # imports the stages
     signal.signal(signal.SIGINT, raise_interrupt)
@@ -318,6 +318,8 @@ def run(args: argparse.Namespace) -> None:
         lay_out_for_decoding(model)
         if sum(p.numel() for p in model.parameters()) < 10_000_000:
             torch.set_num_threads(1)  # the steps of a small model are too short to share
+        else:
+            share_among_threads(model)
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
 

@@ -122,6 +122,7 @@ def test_a_make_command_of_the_readme_runs_what_it_says(command, clone):
         "make sample": 'python sample.py "Once upon a time"',
         "make test": "python -m pytest",
         "make train": "python train_tiny.py",
+        "make lessons": "jupyter lab notebooks",
     }
     assert recipe.splitlines()[-1] == f".venv/bin/{expected[command]}"
 
@@ -136,7 +137,7 @@ def test_the_plain_pip_lines_do_what_make_does(clone):
 
 
 def test_the_readme_shows_no_command_that_is_not_tested():
-    tested = r"(\.venv/bin/)?python sample|make (sample|test|train)$"
+    tested = r"(\.venv/bin/)?python sample|make (sample|test|train|lessons)$"
     rest = [c for c in COMMANDS if not re.search(tested, c)]
     assert rest == [
         "python -m venv .venv",
@@ -155,6 +156,10 @@ def test_a_command_in_the_readmes_text_runs(command, clone):
         command += " --steps 2 --n_embd 16 --block_size 16 --vocab_size 300 --threads 1"
     if "stage_costs" in command:
         command += " --rounds 1"
+    if "benchmarks/speed" in command:
+        command += " --quick"
+    if "memory" in command:
+        command += " --model checkpoints/tiny"
     if "story_quality" in command:
         command += " --count 1"
     if "serving_speed" in command:

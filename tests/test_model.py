@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model import GPT, GPTConfig, causal_mask
 from stages.stage4_kv_cache import KVCache
-from support.layout import lay_out_for_decoding
+from support.layout import lay_out_for_decoding, share_among_threads
 from tests.helpers import TINY, numpy_logits, random_ids, random_model
 
 SHAPES = [
@@ -182,15 +182,27 @@ def test_attention_weights_are_dropped_in_training_too():
     assert (model(ids) - model(ids)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_layout_for_decoding_changes_no_shape_and_no_number(dtype):
-    model, ids = random_model(dtype=dtype), random_ids(7)
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_layout_for_decoding_changes_no_shape_and_no_number(dtype, tokens, two_threads):
+    model, ids = random_model(dtype=dtype), random_ids(tokens)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-1}[dtype]
     with torch.inference_mode():
         logits = model(ids)
-        lay_out_for_decoding(model)
-        # A product may be summed in another order; nothing else may differ.
-        assert torch.allclose(model(ids), logits, atol=1e-4 if dtype == torch.float32 else 1e-1)
+        for change in (lay_out_for_decoding, share_among_threads):
+            change(model)
+            # A product may be summed in another order; nothing else may differ.
+            assert torch.allclose(model(ids), logits, atol=tolerance)
+            last = model.head(model.hidden(ids, KVCache(model, 8))[:, -1])
+            assert torch.allclose(last, logits[:, -1], atol=tolerance)
     for name, tensor in model.state_dict().items():
         assert tensor.shape == before[name].shape
         assert tensor.equal(before[name])
