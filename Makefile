@@ -21,6 +21,7 @@ lessons: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/stage_costs.py --write
 	$(BIN)/python benchmarks/speed.py --write
+	$(BIN)/python benchmarks/memory.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

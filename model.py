@@ -56,7 +56,10 @@ class Cache(Protocol):
         """The positions of the next T tokens, (T,) or (B, T)."""
 
     def mask(self, T: int) -> torch.Tensor | None:
-        """Which of S keys each of the T queries sees, True = sees; None: each sees all."""
+        """Which of S keys each of the T queries sees, True = sees.
+
+        None if that needs no saying: nothing is cached yet, or there is one query, which sees all.
+        """
 
     def append(
         self, layer: int, k: torch.Tensor, v: torch.Tensor
@@ -132,8 +135,9 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # three (B, H, T, D)
         if cache is not None:
             k, v = cache.append(layer, k, v)  # two (B, H, S, D)
+        causal = mask is None and T > 1  # right only if no keys came before: see causal_mask
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.attn_dropout.rate()
+            q, k, v, mask, dropout_p=self.attn_dropout.rate(), is_causal=causal
         )  # (B, H, T, D)
         y = y.transpose(1, 2).reshape(B, T, C)  # heads side by side again
         return self.dropout(self.c_proj(y))
@@ -205,8 +209,7 @@ class GPT(nn.Module):
         self._check(ids)
         T = ids.shape[1]
         if cache is None:
-            positions = torch.arange(T, device=ids.device)
-            mask = causal_mask(T, T, ids.device)
+            positions, mask = torch.arange(T, device=ids.device), None  # nothing came before
         else:
             positions, mask = cache.positions(T), cache.mask(T)
         x = self.dropout(self.wte(ids) + self.wpe(positions))  # (B, T, C)

@@ -54,8 +54,10 @@ class KVCache:
         return torch.arange(self.length, end, device=self.memory.device)
 
     def mask(self, T: int) -> torch.Tensor | None:
-        """Which of S keys the T new queries see, (T, S); None for a single one, which sees all."""
-        return None if T == 1 else causal_mask(T, self.length + T, self.memory.device)
+        """Which of S keys the T new queries see, (T, S); None for a first forward or one query."""
+        if T == 1 or self.length == 0:
+            return None
+        return causal_mask(T, self.length + T, self.memory.device)
 
     def append(
         self, layer: int, k: torch.Tensor, v: torch.Tensor
