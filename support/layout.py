@@ -12,13 +12,16 @@ from model import GPT, Projection
 
 
 def lay_out_for_decoding(model: GPT) -> GPT:
-    """Store the token embedding column by column. Not for training.
+    """Give all matrices the memory order that is read fastest for a single row. Not for training.
 
-    The head multiplies by wte.T. Row by row in memory, each of V results is a dot product along its
-    own row; column by column it is the (in, out) order of the projections, which is read faster.
+    That is (in, out) for float32, in which the projections are stored: so the token embedding, by
+    whose transpose the head multiplies, is stored column by column. For the 16-bit types it is
+    (out, in): so the projections are.
     """
-    weight = model.wte.weight
-    if weight.dtype in (torch.float32, torch.float64):  # no gain for the 16-bit types
+    weights = [model.wte.weight]
+    if weights[0].dtype in (torch.bfloat16, torch.float16):
+        weights = [each.weight for each in model.modules() if isinstance(each, Projection)]
+    for weight in weights:
         weight.data = weight.data.T.contiguous().T
     return model
 
