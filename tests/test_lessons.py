@@ -2,11 +2,13 @@
 
 import base64
 import inspect
+import math
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 from notebooks import solutions
 from notebooks.checks import EXERCISES, check
@@ -41,6 +43,35 @@ def test_a_checker_names_the_symptom_of_a_wrong_answer(exercise, wrong, words):
     assert not evidence.passed
     assert words in evidence.text
     assert wrong.__doc__
+
+
+def raises(*arguments):
+    raise KeyError("no such thing")
+
+
+ODD_ANSWERS = {
+    "nothing": None,
+    "a number": 3,
+    "returns nothing": lambda *arguments: None,
+    "returns text": lambda *arguments: "x",
+    "returns NaN": lambda *arguments: math.nan,
+    "returns an empty list": lambda *arguments: [],
+    "returns a list of nothing": lambda *arguments: [None],
+    "returns a scalar tensor": lambda *arguments: torch.tensor(0.0),
+    "returns an empty tensor": lambda *arguments: torch.zeros(0),
+    "returns a tensor of NaN": lambda *arguments: torch.full((1, 5), math.nan),
+    "returns what it was given": lambda *arguments: arguments[0],
+    "returns a rule that returns nothing": lambda *arguments: lambda logits: None,
+    "takes other arguments": lambda: None,
+    "raises": raises,
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_whatever_an_answer_is_a_checker_answers_with_evidence(exercise, odd):
+    # Found so: 07c took NaN for right, and tensors of other shapes ended four checkers.
+    assert check(exercise, ODD_ANSWERS[odd]).text.startswith("not yet")
 
 
 def test_every_exercise_has_wrong_answers_in_the_museum():
@@ -129,15 +160,17 @@ def test_a_stub_is_no_answer_yet_and_the_evidence_says_so(file, cell):
 
 def test_an_answer_in_a_file_is_graded_from_the_shell(tmp_path, capsys):
     exercise, (name, _) = next(iter(EXERCISES.items()))
-    right, wrong, empty, broken = (
-        tmp_path / f"{n}.py" for n in ("right", "wrong", "empty", "broken")
+    right, wrong, empty, broken, ended = (
+        tmp_path / f"{n}.py" for n in ("right", "wrong", "empty", "broken", "ended")
     )
     right.write_text(f"from notebooks.solutions import {name}\n", encoding="utf-8")
     museum = next(iter(MUSEUM[exercise])).__name__
     wrong.write_text(f"from notebooks.museum import {museum} as {name}\n", encoding="utf-8")
     empty.write_text("", encoding="utf-8")
     broken.write_text("1 / 0\n", encoding="utf-8")
-    assert [grade([exercise, str(file)]) for file in (right, wrong, empty, broken)] == [0, 1, 2, 2]
+    ended.write_text("raise SystemExit(0)\n", encoding="utf-8")
+    files = (right, wrong, empty, broken, ended)
+    assert [grade([exercise, str(file)]) for file in files] == [0, 1, 2, 2, 2]
     out, err = capsys.readouterr()
     assert "passed" in out
     assert "smallest failing case" in out

@@ -55,7 +55,9 @@ def check(exercise: str, answer: object) -> Evidence:
     """
     if exercise not in EXERCISES:
         raise ValueError(f"there is no exercise {exercise!r}: these are {', '.join(EXERCISES)}")
-    _, checker = EXERCISES[exercise]
+    name, checker = EXERCISES[exercise]
+    if not callable(answer):
+        return Evidence(False, f"not yet; hand over {name} itself, not a {type(answer).__name__}")
     try:
         return checker(answer)
     except Failure as failure:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -45,4 +46,20 @@ def tensor_from(answer: Callable[..., torch.Tensor], *arguments: Any) -> torch.T
     result = answer(*arguments)
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"it returned {type(result).__name__}, not a tensor")
+    return result
+
+
+def text_from(answer: Callable[..., torch.Tensor], *arguments: Any) -> list[int]:
+    """Call an answer that has to return one text, ids (1, T); use it inside `attempt`."""
+    ids = tensor_from(answer, *arguments)
+    if ids.dim() != 2 or len(ids) != 1:
+        raise ValueError(f"it returned shape {tuple(ids.shape)}, not one text, (1, T)")
+    return ids[0].tolist()
+
+
+def number_from(answer: Callable[..., Real], *arguments: Any) -> Real:
+    """Call an answer that has to return a number; use it inside `attempt`."""
+    result = answer(*arguments)
+    if not isinstance(result, Real):
+        raise TypeError(f"it returned {type(result).__name__}, not a number")
     return result

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from model import GPT
-from notebooks.checks.evidence import Evidence, Failure, attempt
+from notebooks.checks.evidence import Evidence, Failure, attempt, number_from
 from notebooks.checks.models import random_ids, random_model
 from stages.stage2_sampling import greedy
 from stages.stage3_stopping import generate
@@ -117,7 +117,7 @@ def check_count_forwards(answer: Callable[[int, int, int | None], int]) -> Evide
     for P, N, eos_step in sorted(cases, key=lambda c: (c[1] == 0, c[0] + c[1], c[2] or 0)):
         case = f"P {P}, N {N}, end token at step {eos_step}"
         target = _count(model, P, N, eos_step)
-        yours = attempt(case, answer, P, N, eos_step)
+        yours = attempt(case, number_from, answer, P, N, eos_step)
         if yours != target:
             raise Failure(case, f"{target} counted", yours, _why_count(P, N, eos_step, yours))
         total += target

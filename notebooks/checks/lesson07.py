@@ -8,7 +8,7 @@ import torch
 
 from generate import generate
 from model import GPT, Cache, GPTConfig
-from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
+from notebooks.checks.evidence import Evidence, Failure, attempt, number_from, text_from
 from notebooks.checks.models import random_ids, random_model
 from stages import stage3_stopping, stage4_kv_cache
 from stages.stage2_sampling import greedy
@@ -66,7 +66,7 @@ def check_lean_generate(answer: Callable[[GPT, torch.Tensor, int], torch.Tensor]
         target = generate(model, ids, N)[0].tolist()
         before = ids.clone()
         with counting(model) as counts:
-            yours = attempt(case, tensor_from, answer, model, ids, N)[0].tolist()
+            yours = attempt(case, text_from, answer, model, ids, N)
         if not ids.equal(before):
             raise Failure(case, "the prompt unchanged", "a changed prompt", "append to a copy")
         if yours != target:
@@ -135,8 +135,8 @@ def check_time_ratio(answer: Callable[[int, int, float, float], float]) -> Evide
                 pass
             times.append(clock.time)
         target = times[0] / times[1]
-        yours = attempt(case, _number_from, answer, P, N, fixed, per_position)
-        if abs(yours - target) > 1e-9 * target:
+        yours = attempt(case, number_from, answer, P, N, fixed, per_position)
+        if not abs(yours - target) <= 1e-9 * target:
             clocks = f"the clocks show {times[0]:g} for plain and {times[1]:g} for ideal"
             if abs(yours * target - 1) < 1e-9:
                 why = "yours is upside down: plain over ideal, 1 or more"
@@ -146,7 +146,3 @@ def check_time_ratio(answer: Callable[[int, int, float, float], float]) -> Evide
                 why = "compare the sums of 07a, each with its forwards"
             raise Failure(case, f"{target:.4f}", f"{yours:.4f}", f"{clocks}\n  {why}")
     return Evidence(True, f"passed: your ratio is the clocks' in {len(cases)} cases")
-
-
-def _number_from(answer: Callable[..., float], *arguments: float) -> float:
-    return float(answer(*arguments))

@@ -7,7 +7,14 @@ import torch
 
 from generate import generate
 from model import GPT
-from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
+from notebooks.checks.evidence import (
+    Evidence,
+    Failure,
+    attempt,
+    number_from,
+    tensor_from,
+    text_from,
+)
 from notebooks.checks.models import random_ids, random_model
 from stages import stage4_kv_cache
 from stages.stage2_sampling import greedy
@@ -79,7 +86,7 @@ def check_cached_crop(answer: Callable[[GPT, torch.Tensor, int], torch.Tensor]) 
         ids = random_ids(P, model, seed=P + N)
         target = generate(model, ids, N)[0, P:].tolist()
         with counting(model) as counts:
-            yours = attempt(case, tensor_from, answer, model, ids, N)[0, P:].tolist()
+            yours = attempt(case, text_from, answer, model, ids, N)[P:]
         if yours != target:
             pairs = enumerate(zip(target, yours, strict=False))
             step = next((i for i, (a, b) in pairs if a != b), min(len(target), len(yours)))
@@ -118,7 +125,7 @@ def check_crop_cost(answer: Callable[[int, int, int], int]) -> Evidence:
     for P, N, W in sorted(cases, key=lambda case: (case[0] + case[1], case)):
         case = f"a prompt of {P}, {N} new tokens, block_size {W}"
         target = _counted(models[W], random_ids(P, models[W]), N)
-        yours = attempt(case, answer, P, N, W)
+        yours = attempt(case, number_from, answer, P, N, W)
         if yours != target:
             inside = max(0, min(N - 1, W - min(P, W)))
             why = (
