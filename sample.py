@@ -296,7 +296,7 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
     from support.download import MODELS, download
-    from support.layout import lay_out_for_decoding, share_among_threads
+    from support.layout import is_small, lay_out_for_decoding
 
     loop_of(args.stage)  # imports the stages
     signal.signal(signal.SIGINT, raise_interrupt)
@@ -312,14 +312,12 @@ def run(args: argparse.Namespace) -> None:
         folder = download(args.model)
     else:
         folder = TINY if args.model is None else Path(args.model)
-    device = device_named(args.device)
+    device, slots = device_named(args.device), args.slots or 8
     model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
     if device == "cpu":
-        lay_out_for_decoding(model)
-        if sum(p.numel() for p in model.parameters()) < 10_000_000:
-            torch.set_num_threads(1)  # the steps of a small model are too short to share
-        else:
-            share_among_threads(model)
+        if is_small(model):
+            torch.set_num_threads(1)  # its steps are too short to share
+        lay_out_for_decoding(model, rows=1 if args.requests is None else slots)
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
 
@@ -335,7 +333,7 @@ def run(args: argparse.Namespace) -> None:
         from serve import serve
 
         settings |= {"max_new_tokens": args.max_new_tokens, "seed": args.seed, "stop": stop_strings}
-        serve(args.requests, model, tokenizer, encode, eos_ids, settings, args.slots or 8)
+        serve(args.requests, model, tokenizer, encode, eos_ids, settings, slots)
         return
     prompt_ids = torch.tensor([encode(prompt)], device=device)
 

@@ -37,7 +37,7 @@ from model import GPT, GPTConfig
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import KVCache, generate
 from support.checkpoint import TINY, load, save
-from support.layout import lay_out_for_decoding, share_among_threads
+from support.layout import lay_out_for_decoding
 from support.plots import BLUE, GREY, ORANGE, png
 
 REPO = Path(__file__).resolve().parent.parent
@@ -72,8 +72,6 @@ class Peers:
         torch.set_num_threads(threads)
         self.model, tokenizer = load(folder)
         lay_out_for_decoding(self.model)
-        if threads > 1:
-            share_among_threads(self.model)
         self.ids = torch.tensor([tokenizer.encode(PROMPT)])
         self.transformers = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
         converted = scratch / f"ctranslate2-{folder.name}"
@@ -209,7 +207,7 @@ def sixteen_bits(folder: Path, new: int, rounds: int) -> tuple[Times, int]:
     """Seconds of a text in float32 and bfloat16, and how many tokens agree from the first on."""
     models = {name: load(folder, dtype=getattr(torch, name))[0] for name in ("float32", "bfloat16")}
     for model in models.values():
-        share_among_threads(lay_out_for_decoding(model))
+        lay_out_for_decoding(model)
     ids = torch.tensor([[1, 2, 3]])
     texts = {}
 

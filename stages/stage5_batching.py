@@ -134,23 +134,34 @@ class View:
     """
 
     def __init__(self, slots: Slots, rows: slice, counts: Sequence[int]):
-        device = slots.memory.device
         self.slots, self.rows, self.counts = slots, rows, counts
         self.memory = slots.memory[:, :, rows]  # a slice, so the slots' own memory: no copy
-        lengths = torch.tensor(slots.lengths[rows], device=device)[:, None]  # (B, 1)
-        new = torch.tensor(counts, device=device)[:, None]  # (B, 1)
-        steps = torch.arange(max(counts), device=device)  # (T,)
-        self.position = lengths + torch.minimum(steps, new - 1)  # (B, T)
-        self.row, self.step = (steps < new).nonzero(as_tuple=True)  # of each token that is no pad
-        self.at = self.position[self.row, self.step]  # where in its slot it goes
-        self.S = max(n + count for n, count in zip(slots.lengths[rows], counts, strict=True))
+        lengths, T = slots.lengths[rows], max(counts)
+        self.ends = [n + count for n, count in zip(lengths, counts, strict=True)]
+        self.S = max(self.ends)
+        position = [
+            [min(n + t, end - 1) for t in range(T)]
+            for n, end in zip(lengths, self.ends, strict=True)
+        ]
+        tokens = [(b, t, position[b][t]) for b, count in enumerate(counts) for t in range(count)]
+        device = slots.memory.device
+        self.position = torch.tensor(position, device=device)  # (B, T)
+        # Of each token that is no pad: its row, and where in its slot it goes.
+        self.row, step, self.at = torch.tensor(tokens, device=device).T
+        # Where in B * T they are; if there are no pads, a slice spares a copy.
+        self.real = self.row * T + step if min(counts) < T else slice(None)
 
     def positions(self, T: int) -> torch.Tensor:
         """The position of each new token, (B, T)."""
         return self.position
 
-    def mask(self, T: int) -> torch.Tensor:
-        """Which of S keys each query sees, those up to its own position: (B, 1, T, S)."""
+    def mask(self, T: int) -> torch.Tensor | None:
+        """Which of S keys each query sees, those up to its own position: (B, 1, T, S).
+
+        None if all have one query, which sees all.
+        """
+        if T == 1 and min(self.ends) == self.S:
+            return None
         keys = torch.arange(self.S, device=self.position.device)
         return (keys <= self.position[..., None])[:, None]  # one mask for all heads
 
@@ -159,14 +170,14 @@ class View:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write k, v (B, H, T, D), but no pads, into the slots; views of all, (B, H, S, D)."""
         keys, values = self.memory[layer]  # two (B, H, capacity, D)
-        keys[self.row, :, self.at] = k[self.row, :, self.step]
-        values[self.row, :, self.at] = v[self.row, :, self.step]
+        for memory, new in ((keys, k), (values, v)):
+            tokens = new.transpose(1, 2).flatten(0, 1)  # (B * T, H, D)
+            memory[self.row, :, self.at] = tokens[self.real]
         return keys[:, :, : self.S], values[:, :, : self.S]
 
     def advance(self, T: int) -> None:
         """All layers have appended: each row's new tokens are now part of its past."""
-        lengths = zip(self.slots.lengths[self.rows], self.counts, strict=True)
-        self.slots.lengths[self.rows] = [n + count for n, count in lengths]
+        self.slots.lengths[self.rows] = self.ends
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model import GPT, GPTConfig, causal_mask
 from stages.stage4_kv_cache import KVCache
-from support.layout import lay_out_for_decoding, share_among_threads
+from support import layout
 from tests.helpers import TINY, numpy_logits, random_ids, random_model
 
 SHAPES = [
@@ -189,20 +189,25 @@ def two_threads():
     torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (1, 7), (2, 1), (3, 4)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_layout_for_decoding_changes_no_shape_and_no_number(dtype, tokens, two_threads):
-    model, ids = random_model(dtype=dtype), random_ids(tokens)
+def test_the_layout_for_decoding_changes_no_shape_and_no_number(
+    dtype, rows, tokens, small, two_threads, monkeypatch
+):
+    if not small:
+        monkeypatch.setattr(layout, "SMALL", 0)
+    model = random_model(dtype=dtype)
+    ids = random_ids(tokens, rows=rows)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-1}[dtype]
     with torch.inference_mode():
         logits = model(ids)
-        for change in (lay_out_for_decoding, share_among_threads):
-            change(model)
-            # A product may be summed in another order; nothing else may differ.
-            assert torch.allclose(model(ids), logits, atol=tolerance)
-            last = model.head(model.hidden(ids, KVCache(model, 8))[:, -1])
-            assert torch.allclose(last, logits[:, -1], atol=tolerance)
+        layout.lay_out_for_decoding(model, rows)
+        # A product may be summed in another order; nothing else may differ.
+        assert torch.allclose(model(ids), logits, atol=tolerance)
+        last = model.head(model.hidden(ids, KVCache(model, 8, rows))[:, -1])
+        assert torch.allclose(last, logits[:, -1], atol=tolerance)
     for name, tensor in model.state_dict().items():
         assert tensor.shape == before[name].shape
         assert tensor.equal(before[name])
