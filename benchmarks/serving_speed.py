@@ -18,6 +18,7 @@ at a time.
 import argparse
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -30,6 +31,7 @@ from stages import stage5_batching as stage5
 from stages.stage2_sampling import greedy
 from stages.stage6_serving import Engine, Request
 from support.checkpoint import TINY, load
+from support.layout import lay_out_for_decoding
 from support.trace import Counts, counting
 
 REPO = Path(__file__).resolve().parent.parent
@@ -66,11 +68,6 @@ def continuous(model: GPT, jobs: list[Job], slots: int) -> list[list[int]]:
     return [request.tokens for request in requests]
 
 
-def each_after_the_other(way: Callable[..., list[list[int]]]) -> Callable[..., list[list[int]]]:
-    """Give a way of running only one job to know of at a time."""
-    return lambda model, jobs, slots: [way(model, [job], slots)[0] for job in jobs]
-
-
 # What runs it, and how the README presents that.
 WAYS = {
     "one at a time": (one_at_a_time, "[4](stages/stage4_kv_cache.py)",
@@ -96,23 +93,32 @@ def workloads(vocab_size: int, count: int, longest: int) -> dict[str, list[Job]]
 
 
 def work(
-    model: GPT, jobs: list[Job], slots: int, *, one_by_one: bool = False
+    model: GPT,
+    jobs: list[Job],
+    slots: int,
+    *,
+    batched: GPT | None = None,
+    one_by_one: bool = False,
 ) -> tuple[dict[str, Counts], dict[str, Callable[[], list[list[int]]]]]:
     """Run the jobs once in each way: the work of each, counted, and a function to run it again.
 
-    With one_by_one, a way learns of a job when the one before it has ended. RuntimeError if the
-    ways make different tokens: no time of theirs would be worth a figure.
+    `batched` is the model for forwards of several rows, if it is another one. With one_by_one, a
+    way learns of a job when the one before it has ended. RuntimeError if the ways make different
+    tokens: no time of theirs would be worth a figure.
     """
 
-    def runner(way: Callable[..., list[list[int]]]) -> Callable[[], list[list[int]]]:
-        if one_by_one:
-            return lambda: [way(model, [job], slots)[0] for job in jobs]
-        return lambda: way(model, jobs, slots)
+    models = dict.fromkeys(WAYS, batched or model) | {"one at a time": model}
 
-    runs = {name: runner(way) for name, (way, *_) in WAYS.items()}
+    def runner(name: str) -> Callable[[], list[list[int]]]:
+        way = WAYS[name][0]
+        if one_by_one:
+            return lambda: [way(models[name], [job], slots)[0] for job in jobs]
+        return lambda: way(models[name], jobs, slots)
+
+    runs = {name: runner(name) for name in WAYS}
     counts, texts = {}, []
     for name, run in runs.items():
-        with counting(model) as counts[name]:
+        with counting(models[name]) as counts[name]:
             texts.append(run())
     if any(made != texts[0] for made in texts):
         raise RuntimeError("the ways made different tokens: no time of theirs is worth a figure")
@@ -148,9 +154,12 @@ def main() -> None:
     else:
         torch.manual_seed(0)
         model = GPT(GPTConfig()).eval()
+    batched = lay_out_for_decoding(deepcopy(model), args.slots)  # each as sample.py would have it
+    lay_out_for_decoding(model)
     tables = {}
     for name, jobs in workloads(model.config.vocab_size, args.requests, args.longest).items():
-        counts, runs = work(model, jobs, args.slots, one_by_one=name == "one by one")
+        one_by_one = name == "one by one"
+        counts, runs = work(model, jobs, args.slots, batched=batched, one_by_one=one_by_one)
         seconds: dict[str, list[float]] = {way: [] for way in runs}
         for _ in range(args.rounds):
             for way, run in runs.items():

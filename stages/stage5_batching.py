@@ -93,6 +93,7 @@ class Slots:
         # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
         self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self.lengths = [0] * rows
+        self.written = [0] * rows  # how far forwards have written, those that broke off too
 
     def view(self, rows: slice, counts: Sequence[int]) -> "View":
         """The cache of one forward over neighbouring rows, of which row b feeds counts[b] tokens.
@@ -105,19 +106,22 @@ class Slots:
                     f"{count} new tokens after {length} cached ones: "
                     f"a slot takes at least 1 and holds {self.capacity}"
                 )
-        return View(self, rows, counts)
+        view = View(self, rows, counts)
+        self.written[rows] = map(max, self.written[rows], view.ends)
+        return view
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
-        """Copy a whole row over another one, whose request has ended."""
-        self.memory[:, :, target] = self.memory[:, :, source]
-        self.lengths[target] = self.lengths[source]
+        """Copy a row over another one, whose request has ended."""
+        end = max(self.written[source], self.written[target])  # behind it, both are zeros
+        self.memory[:, :, target, :, :end] = self.memory[:, :, source, :, :end]
+        self.lengths[target], self.written[target] = self.lengths[source], self.written[source]
 
     @torch.inference_mode()
     def clear(self, row: int) -> None:
         """Make a row as new: had its request computed NaN, no mask would hide it from the next."""
-        self.memory[:, :, row] = 0
-        self.lengths[row] = 0
+        self.memory[:, :, row, :, : self.written[row]] = 0
+        self.lengths[row] = self.written[row] = 0
 
 
 class View:

@@ -173,14 +173,22 @@ def test_a_view_is_a_slice_of_the_slots_and_pads_are_not_kept():
 
 
 def test_a_row_moves_whole_and_a_cleared_one_is_as_new():
-    slots = Slots(random_model(), 3, 8)
-    slots.memory.normal_()
-    slots.lengths = [2, 8, 5]
-    slots.move(2, 0)
-    assert torch.equal(slots.memory[:, :, 0], slots.memory[:, :, 2])
-    slots.clear(2)
-    assert not slots.memory[:, :, 2].any()
-    assert slots.lengths == [5, 8, 0]
+    model = random_model()
+    slots = Slots(model, 3, 8)
+    with torch.inference_mode():
+        model.hidden(random_ids(8, rows=3), slots.view(slice(3), [4, 8, 2]))
+        broken_off = slots.view(slice(2, 3), [1])  # its forward writes and never advances
+        broken_off.append(0, *torch.full((2, 1, 2, 1, 8), torch.nan, dtype=torch.float64))
+    for source, target in ((2, 0), (0, 1)):
+        slots.move(source, target)
+        copied = slots.memory[:, :, [target, source]].nan_to_num(nan=9)
+        assert torch.equal(copied[:, :, 0], copied[:, :, 1])
+    assert slots.lengths == [2, 2, 2]
+    for row in range(3):
+        assert slots.memory[:, :, row].isnan().any()
+        slots.clear(row)
+    assert not slots.memory.any()
+    assert slots.lengths == [0, 0, 0]
 
 
 def test_slots_can_be_moved_outside_of_the_inference_mode_in_which_they_were_made():
