@@ -312,12 +312,12 @@ def run(args: argparse.Namespace) -> None:
         folder = download(args.model)
     else:
         folder = TINY if args.model is None else Path(args.model)
-    device, slots = device_named(args.device), args.slots or 8
+    device = device_named(args.device)
     model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
     if device == "cpu":
         if is_small(model):
             torch.set_num_threads(1)  # its steps are too short to share
-        lay_out_for_decoding(model, rows=1 if args.requests is None else slots)
+        lay_out_for_decoding(model)
     eos_ids = end_of_text_ids(folder)
     special = "all" if args.special_tokens else set()
 
@@ -333,7 +333,7 @@ def run(args: argparse.Namespace) -> None:
         from serve import serve
 
         settings |= {"max_new_tokens": args.max_new_tokens, "seed": args.seed, "stop": stop_strings}
-        serve(args.requests, model, tokenizer, encode, eos_ids, settings, slots)
+        serve(args.requests, model, tokenizer, encode, eos_ids, settings, args.slots or 8)
         return
     prompt_ids = torch.tensor([encode(prompt)], device=device)
 

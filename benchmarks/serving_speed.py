@@ -18,7 +18,6 @@ at a time.
 import argparse
 import random
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -93,32 +92,23 @@ def workloads(vocab_size: int, count: int, longest: int) -> dict[str, list[Job]]
 
 
 def work(
-    model: GPT,
-    jobs: list[Job],
-    slots: int,
-    *,
-    batched: GPT | None = None,
-    one_by_one: bool = False,
+    model: GPT, jobs: list[Job], slots: int, *, one_by_one: bool = False
 ) -> tuple[dict[str, Counts], dict[str, Callable[[], list[list[int]]]]]:
     """Run the jobs once in each way: the work of each, counted, and a function to run it again.
 
-    `batched` is the model for forwards of several rows, if it is another one. With one_by_one, a
-    way learns of a job when the one before it has ended. RuntimeError if the ways make different
-    tokens: no time of theirs would be worth a figure.
+    With one_by_one, a way learns of a job when the one before it has ended. RuntimeError if the
+    ways make different tokens: no time of theirs would be worth a figure.
     """
 
-    models = dict.fromkeys(WAYS, batched or model) | {"one at a time": model}
-
-    def runner(name: str) -> Callable[[], list[list[int]]]:
-        way = WAYS[name][0]
+    def runner(way: Callable[..., list[list[int]]]) -> Callable[[], list[list[int]]]:
         if one_by_one:
-            return lambda: [way(models[name], [job], slots)[0] for job in jobs]
-        return lambda: way(models[name], jobs, slots)
+            return lambda: [way(model, [job], slots)[0] for job in jobs]
+        return lambda: way(model, jobs, slots)
 
-    runs = {name: runner(name) for name in WAYS}
+    runs = {name: runner(way) for name, (way, *_) in WAYS.items()}
     counts, texts = {}, []
     for name, run in runs.items():
-        with counting(models[name]) as counts[name]:
+        with counting(model) as counts[name]:
             texts.append(run())
     if any(made != texts[0] for made in texts):
         raise RuntimeError("the ways made different tokens: no time of theirs is worth a figure")
@@ -154,12 +144,10 @@ def main() -> None:
     else:
         torch.manual_seed(0)
         model = GPT(GPTConfig()).eval()
-    batched = lay_out_for_decoding(deepcopy(model), args.slots)  # each as sample.py would have it
-    lay_out_for_decoding(model)
+    lay_out_for_decoding(model)  # as sample.py does
     tables = {}
     for name, jobs in workloads(model.config.vocab_size, args.requests, args.longest).items():
-        one_by_one = name == "one by one"
-        counts, runs = work(model, jobs, args.slots, batched=batched, one_by_one=one_by_one)
+        counts, runs = work(model, jobs, args.slots, one_by_one=name == "one by one")
         seconds: dict[str, list[float]] = {way: [] for way in runs}
         for _ in range(args.rounds):
             for way, run in runs.items():

@@ -5,16 +5,14 @@ reading. Names, shapes and numbers stay; sums may be rounded in another order. M
 benchmarks/NOTES.md.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from model import GPT, Projection
 
-Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-SMALL = 10_000_000  # parameters, up to which one thread is faster than several
+SMALL = 10_000_000  # parameters, below which one thread is faster than several
+FEW = 16  # rows, up to which a product is cut into parts
 
 
 def is_small(model: GPT) -> bool:
@@ -22,62 +20,44 @@ def is_small(model: GPT) -> bool:
     return sum(parameter.numel() for parameter in model.parameters()) < SMALL
 
 
-def lay_out_for_decoding(model: GPT, rows: int = 1) -> GPT:
-    """Give all matrices the memory order that is read fastest by steps of `rows` texts.
+def lay_out_for_decoding(model: GPT) -> GPT:
+    """Give all matrices the memory order that is read fastest for few rows. Not for training.
 
-    Float32 matrices are stored as (in, out), others as (out, in), and so are those of a large model
-    for several rows. What has the other order is copied into it. Not for training.
+    That is (in, out) for float32, in which the projections are stored: so the token embedding, by
+    whose transpose the head multiplies, is stored column by column. For the 16-bit types it is
+    (out, in): so the projections are. All threads take part in the steps of a large model.
     """
-    sixteen_bits = model.wte.weight.dtype in (torch.bfloat16, torch.float16)
-    shared = not sixteen_bits and not is_small(model)
-    weights = [model.wte.weight]  # (V, C), and the head multiplies by its transpose: (out, in)
-    if sixteen_bits or (shared and rows > 1):
+    weights = [model.wte.weight]
+    if weights[0].dtype in (torch.bfloat16, torch.float16):
         weights = [each.weight for each in model.modules() if isinstance(each, Projection)]
     for weight in weights:
         weight.data = weight.data.T.contiguous().T
-    if shared:
-        share_among_threads(model, rows)
+    if not is_small(model):
+        for module in model.modules():
+            if isinstance(module, Projection):
+                module.forward = partial(_projection, module)
+        model.head = partial(_head, model)
     return model
 
 
-def share_among_threads(model: GPT, rows: int = 1) -> None:
-    """Let all threads take part in a step of few rows, which PyTorch computes mostly on one."""
-    product = _one_row if rows == 1 else _few_rows
-    for module in model.modules():
-        if isinstance(module, Projection):
-            module.forward = partial(_projection, product, module)
-    model.head = partial(_head, product, model)
+def _projection(module: Projection, x: torch.Tensor) -> torch.Tensor:
+    return _product(x, module.weight) + module.bias
 
 
-def _projection(product: Product, module: Projection, x: torch.Tensor) -> torch.Tensor:
-    return product(x, module.weight) + module.bias
+def _head(model: GPT, hidden: torch.Tensor) -> torch.Tensor:
+    return _product(hidden, model.wte.weight.T)
 
 
-def _head(product: Product, model: GPT, hidden: torch.Tensor) -> torch.Tensor:
-    return product(hidden, model.wte.weight.T)
+def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x @ weight, (..., in) -> (..., out): the sum over `in` is cut into a part for each thread.
 
-
-def _one_row(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x @ weight, (..., in) -> (..., out): the sum of a single row is cut, a part for each thread.
-
-    For PyTorch gives the products of a batch to several threads.
+    PyTorch multiplies few rows by a matrix on one thread, but gives the products of a batch to
+    several.
     """
     n_in, n_out = weight.shape
     parts = torch.get_num_threads()
-    if x.numel() > n_in or n_in % parts or not weight.is_contiguous():  # more than a row, or no cut
+    if x.numel() > FEW * n_in or n_in % parts or not weight.is_contiguous():
         return x @ weight
-    sums = torch.bmm(x.view(parts, 1, -1), weight.view(parts, -1, n_out))  # (parts, 1, out)
+    rows = x.reshape(-1, parts, n_in // parts).transpose(0, 1)  # (parts, rows, in / parts)
+    sums = torch.bmm(rows, weight.view(parts, -1, n_out))  # (parts, rows, out)
     return sums.sum(0).view(*x.shape[:-1], n_out)
-
-
-def _few_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x @ weight, (..., in) -> (..., out), as the transpose of weight.T @ x.T.
-
-    In this form two to four rows take about as long as one, and eight twice as long. A single one
-    is doubled, because PyTorch gives it to one thread.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    if len(rows) == 1:
-        rows = rows.repeat(2, 1)
-    product = (weight.T @ rows.T).T  # (rows, out)
-    return product[: x.numel() // x.shape[-1]].view(*x.shape[:-1], -1)

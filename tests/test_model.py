@@ -203,7 +203,7 @@ def test_the_layout_for_decoding_changes_no_shape_and_no_number(
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 1e-1}[dtype]
     with torch.inference_mode():
         logits = model(ids)
-        layout.lay_out_for_decoding(model, rows)
+        layout.lay_out_for_decoding(model)
         # A product may be summed in another order; nothing else may differ.
         assert torch.allclose(model(ids), logits, atol=tolerance)
         last = model.head(model.hidden(ids, KVCache(model, 8, rows))[:, -1])
