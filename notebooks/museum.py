@@ -1001,6 +1001,153 @@ def one_prefill_at_the_edge(P, N, block_size):
     return prefill + N - 1 + (block_size - 1 if prefill + N - 1 > block_size else 0)
 
 
+# Lesson 10. Many prompts in one forward
+
+
+def read_at_a_pad(model, prompts):
+    """Pads on the right and reads [:, -1]: transformers #3167 and #30378."""
+    T = max(map(len, prompts))
+    ids = torch.tensor([[*ids, *[0] * (T - len(ids))] for ids in prompts])
+    return model.head(model.hidden(ids)[:, -1])
+
+
+def untold_pads(model, prompts):
+    """Pads on the left, without mask and positions: transformers #3021, unsloth PR #4078."""
+    T = max(map(len, prompts))
+    ids = torch.tensor([[*[0] * (T - len(ids)), *ids] for ids in prompts])
+    return model.head(model.hidden(ids)[:, -1])
+
+
+def cut_to_the_shortest(model, prompts):
+    """Makes the batch rectangular by throwing the longer prompts' ends away."""
+    T = min(map(len, prompts))
+    return model.head(model.hidden(torch.tensor([ids[:T] for ids in prompts]))[:, -1])
+
+
+def a_forward_for_each_prompt(model, prompts):
+    """Right logits, and nothing is shared: the weights are read again for each prompt."""
+    return torch.cat([model.head(model.hidden(torch.tensor([ids]))[:, -1]) for ids in prompts])
+
+
+def one_count_for_all(model, prompts):
+    """Reads every row at the last position of the first one."""
+    T = max(map(len, prompts))
+    ids = torch.tensor([[*ids, *[0] * (T - len(ids))] for ids in prompts])
+    return model.head(model.hidden(ids)[:, len(prompts[0]) - 1])
+
+
+def _likeliest(model, ids):
+    return model.head(model.hidden(ids)[:, -1]).argmax(dim=-1)
+
+
+def if_next_id_is_eos(model, ids, limits, eos):
+    """`if next_id == eos` on a batch: right for one row, and for several an error."""
+    new = [[] for _ in limits]
+    for step in range(max(limits)):
+        next_id = _likeliest(model, ids)
+        for row, token in enumerate(next_id.tolist()):
+            if step < limits[row]:
+                new[row].append(token)
+        if next_id == eos:
+            break
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def ends_with_the_first(model, ids, limits, eos):
+    """The batch is over when any row has made the end token."""
+    new = [[] for _ in limits]
+    for step in range(max(limits)):
+        next_id = _likeliest(model, ids)
+        for row, token in enumerate(next_id.tolist()):
+            if step < limits[row]:
+                new[row].append(token)
+        if (next_id == eos).any():
+            break
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def goes_on_until_the_last(model, ids, limits, eos):
+    """Waits until all rows have made the end token, and returns what came behind it."""
+    new = [[] for _ in limits]
+    for step in range(max(limits)):
+        next_id = _likeliest(model, ids)
+        for row, token in enumerate(next_id.tolist()):
+            if step < limits[row]:
+                new[row].append(token)
+        if all(eos in text for text in new):
+            break
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def first_row_for_all(model, ids, limits, eos):
+    """The first token is chosen once and copied to all rows: nanochat PR #201."""
+    new = [[] for _ in limits]
+    for step in range(max(limits)):
+        next_id = _likeliest(model, ids)
+        if step == 0:
+            next_id = next_id[:1].expand(len(limits))
+        for row, token in enumerate(next_id.tolist()):
+            if step < limits[row] and eos not in new[row]:
+                new[row].append(token)
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def one_limit_for_all(model, ids, limits, eos):
+    """Takes the largest limit for the limit of all."""
+    new = [[] for _ in limits]
+    for _ in range(max(limits)):
+        next_id = _likeliest(model, ids)
+        for row, token in enumerate(next_id.tolist()):
+            if eos not in new[row]:
+                new[row].append(token)
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def _ladder(probs, us):
+    ends = probs.cumsum(dim=-1)
+    return (ends <= torch.tensor(us, dtype=ends.dtype)[:, None]).sum(dim=-1)
+
+
+def temperatures_across(logits, temperatures, us):
+    """Lacks the [:, None]: an error unless B equals V, and then each column has a temperature."""
+    scale = torch.tensor(temperatures, dtype=logits.dtype)
+    tokens = _ladder((logits / scale.where(scale > 0, 1)).softmax(dim=-1), us)
+    return tokens.where(scale > 0, logits.argmax(dim=-1))
+
+
+def all_greedy(logits, temperatures, us):
+    """One row of temperature 0 makes all rows greedy: a test on the whole batch."""
+    if 0 in temperatures:
+        return logits.argmax(dim=-1)
+    scale = torch.tensor(temperatures, dtype=logits.dtype)[:, None]
+    return _ladder((logits / scale).softmax(dim=-1), us)
+
+
+def zero_divides_a_row(logits, temperatures, us):
+    """Divides by 0 in the greedy row: NaN, and what comes out of it is no choice."""
+    scale = torch.tensor(temperatures, dtype=logits.dtype)[:, None]
+    return _ladder((logits / scale).softmax(dim=-1), us)
+
+
+def settings_of_row_0(logits, temperatures, us):
+    """Reads the settings of the first request and uses them for the batch."""
+    if temperatures[0] == 0:
+        return logits.argmax(dim=-1)
+    return _ladder((logits / temperatures[0]).softmax(dim=-1), us)
+
+
+def one_number_for_the_batch(logits, temperatures, us):
+    """One number for all rows, as from one generator that is asked once."""
+    scale = torch.tensor(temperatures, dtype=logits.dtype)
+    probs = (logits / scale.where(scale > 0, 1)[:, None]).softmax(dim=-1)
+    return _ladder(probs, us[:1] * len(us)).where(scale > 0, logits.argmax(dim=-1))
+
+
 MUSEUM: dict[str, dict[Callable, str]] = {
     "01a": {
         prompt_changed: "wrote into the caller's list",
@@ -1169,5 +1316,26 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         edge_costs_nothing: "1 prefills of 8 beyond its edge",
         edge_one_step_early: "0 prefills of 8 beyond its edge",
         one_prefill_at_the_edge: "2 prefills of 8 beyond its edge",
+    },
+    "10a": {
+        read_at_a_pad: "this row was read at a pad",
+        untold_pads: "of which the model was not told",
+        cut_to_the_shortest: "cut to the length of the shortest",
+        a_forward_for_each_prompt: "the prompts are to share one forward",
+        one_count_for_all: "row 1",
+    },
+    "10b": {
+        if_next_id_is_eos: "your code raised",
+        ends_with_the_first: "another row's end or limit is not its own",
+        goes_on_until_the_last: "goes on behind its end token",
+        first_row_for_all: "its first token is that of another row",
+        one_limit_for_all: "goes on behind its own limit",
+    },
+    "10c": {
+        temperatures_across: "only because B equals V",
+        all_greedy: "all became greedy",
+        zero_divides_a_row: "nothing to divide by",
+        settings_of_row_0: "the temperature of row 0",
+        one_number_for_the_batch: "the number of row 0",
     },
 }

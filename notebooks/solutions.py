@@ -267,3 +267,41 @@ def crop_cost(P: int, N: int, block_size: int) -> int:
     inside = min(N - 1, block_size - prefill)
     beyond = N - 1 - inside
     return prefill + inside + beyond * block_size
+
+
+# Lesson 10. Many prompts in one forward
+
+
+def batched_last_logits(model: GPT, prompts: list[list[int]]) -> torch.Tensor:
+    counts = [len(ids) for ids in prompts]
+    T = max(counts)
+    ids = torch.tensor([[*ids, *[0] * (T - len(ids))] for ids in prompts])
+    hidden = model.hidden(ids)  # the pads stand behind: no token of a prompt sees them
+    last = hidden[torch.arange(len(prompts)), torch.tensor(counts) - 1]
+    return model.head(last)
+
+
+def generate_rows(model: GPT, ids: torch.Tensor, limits: list[int], eos: int) -> list[list[int]]:
+    new = [[] for _ in limits]
+    running = [row for row, limit in enumerate(limits) if limit > 0]
+    ids = ids[running]
+    while running:
+        tokens = model.head(model.hidden(ids)[:, -1]).argmax(dim=-1)
+        ids = torch.cat((ids, tokens[:, None]), dim=1)
+        for row, token in zip(running, tokens.tolist(), strict=True):
+            new[row].append(token)
+        goes_on = [new[row][-1] != eos and len(new[row]) < limits[row] for row in running]
+        ids = ids[torch.tensor(goes_on)]
+        running = [row for row, on in zip(running, goes_on, strict=True) if on]
+    return new
+
+
+def choose_rows(logits: torch.Tensor, temperatures: list[float], us: list[float]) -> torch.Tensor:
+    tokens = []
+    for row, temperature, u in zip(logits, temperatures, us, strict=True):
+        if temperature == 0:
+            tokens.append(int(row.argmax()))
+        else:
+            ends = (row / temperature).softmax(dim=-1).cumsum(dim=-1)
+            tokens.append(int((ends / ends[-1] > u).nonzero()[0]))
+    return torch.tensor(tokens)

@@ -15,6 +15,7 @@ from notebooks.checks import (
     lesson07,
     lesson08,
     lesson09,
+    lesson10,
 )
 from notebooks.checks.evidence import Evidence, Failure
 
@@ -45,6 +46,9 @@ EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "09a": ("chunked_prefill", lesson09.check_chunked_prefill),
     "09b": ("cached_crop", lesson09.check_cached_crop),
     "09c": ("crop_cost", lesson09.check_crop_cost),
+    "10a": ("batched_last_logits", lesson10.check_batched_last_logits),
+    "10b": ("generate_rows", lesson10.check_generate_rows),
+    "10c": ("choose_rows", lesson10.check_choose_rows),
 }
 
 
