@@ -13,9 +13,10 @@ from random import Random
 import torch
 import torch.nn.functional as F
 
-from notebooks.solutions import LearnersCache
-from stages.stage2_sampling import pick
+from notebooks.solutions import LearnersCache, cancel_request, next_step
+from stages.stage2_sampling import greedy, pick
 from stages.stage4_kv_cache import KVCache
+from stages.stage6_serving import Engine, Request
 
 # Lesson 01. What is the loop?
 
@@ -1148,6 +1149,188 @@ def one_number_for_the_batch(logits, temperatures, us):
     return _ladder(probs, us[:1] * len(us)).where(scale > 0, logits.argmax(dim=-1))
 
 
+# Lesson 11. How does a server run the loop?
+
+
+def shortest_first(running, waiting, slots, budget):
+    """Serves short prompts first: whoever has a long one may wait for ever."""
+    return next_step(running, sorted(waiting), slots, budget)
+
+
+def a_budget_for_each(running, waiting, slots, budget):
+    """Gives each prompt the whole budget: one step may take as long as many."""
+    free = slots - len(running)
+    return [min(left, budget) or 1 for left in running + waiting[:free]]
+
+
+def decoders_are_free(running, waiting, slots, budget):
+    """Doesn't count the decoding requests' tokens: the step is over the budget by their number."""
+    return next_step(running, waiting, slots, budget + running.count(0))
+
+
+def slots_forgotten(running, waiting, slots, budget):
+    """Admits as long as the budget lasts, and the cache has no room."""
+    return next_step(running, waiting, slots + len(waiting), budget)
+
+
+def prompts_before_tokens(running, waiting, slots, budget):
+    """Prompts go first, and whoever decodes waits while there are any: early vLLM's policy."""
+    feeds = []
+    for left in running + waiting[: slots - len(running)]:
+        feeds.append(min(left, budget))
+        budget -= feeds[-1]
+    return feeds
+
+
+def admitted_for_nothing(running, waiting, slots, budget):
+    """Admits whoever finds a slot, though nothing is left of the budget to feed."""
+    feeds = next_step(running, waiting, slots, budget)
+    admitted = min(slots - len(running), len(waiting))
+    return feeds + [0] * (len(running) + admitted - len(feeds))
+
+
+def queue_consumed(running, waiting, slots, budget):
+    """Takes the admitted ones out of the caller's list, who does so, too."""
+    feeds = next_step(running, waiting, slots, budget)
+    del waiting[: len(feeds) - len(running)]
+    return feeds
+
+
+def stops_the_client(engine, request):
+    """A cancel that only stops the client, who no longer listens: the engine never hears of it."""
+    return request.finish_reason is None
+
+
+def only_marked(engine, request):
+    """Marks the request; it keeps its slot, or its place in the queue, until its turn comes."""
+    if request.finish_reason:
+        return False
+    request.finish_reason = "cancelled"
+    return True
+
+
+def forgets_the_queue(engine, request):
+    """Cancels what runs; who waits is told yes, and runs later: candle-vllm #6 is of this kind."""
+    if request.finish_reason:
+        return False
+    if request in engine.scheduler.running:
+        return cancel_request(engine, request)
+    return True
+
+
+def hole_left_open(engine, request):
+    """Closes the gap in the list and not in the cache: the next row reads another one's keys."""
+    if request.finish_reason:
+        return False
+    request.finish_reason = "cancelled"
+    if request in engine.scheduler.waiting:
+        engine.scheduler.waiting.remove(request)
+    else:
+        engine.scheduler.running.remove(request)
+    return True
+
+
+def cancels_the_finished(engine, request):
+    """Never asks whether there is anything to cancel: a finished text is reported as cancelled."""
+    if request in (*engine.scheduler.waiting, *engine.scheduler.running):
+        return cancel_request(engine, request)
+    request.finish_reason = "cancelled"
+    return True
+
+
+def tokens_dropped(engine, request):
+    """Throws away what the client has already been shown."""
+    cancelled = cancel_request(engine, request)
+    if cancelled:
+        request.ids = list(request.prompt)
+    return cancelled
+
+
+class LosesSlotInPrefill(Engine):
+    """A request that is cancelled before its first token never gives its slot back."""
+
+    def cancel(self, request):
+        reads = request in self.scheduler.running and not request.tokens
+        cancelled = super().cancel(request)
+        self.scheduler.slots -= cancelled and reads
+        return cancelled
+
+
+class LosesSlotOfFailed(Engine):
+    """A request whose sampler or stop check raises never gives its slot back."""
+
+    def _leave(self, request):
+        super()._leave(request)
+        self.scheduler.slots -= request.error is not None
+
+
+class StopsTheClient(Engine):
+    """A cancel of who waits only stops the client: its turn comes, and it runs to its end."""
+
+    def cancel(self, request):
+        return request in self.scheduler.waiting or super().cancel(request)
+
+
+class LosesTheNext(Engine):
+    """When a running request is cancelled, the next in the queue is dropped instead of admitted."""
+
+    def cancel(self, request):
+        ran = request in self.scheduler.running
+        cancelled = super().cancel(request)
+        if ran and self.scheduler.waiting:
+            self.scheduler.waiting.popleft()
+        return cancelled
+
+
+BROKEN_ENGINES = (LosesSlotInPrefill, LosesSlotOfFailed, StopsTheClient, LosesTheNext)
+
+
+def _asks(prompt_tokens, new=5):
+    return Request([1] * prompt_tokens, new, greedy, lambda token: None)
+
+
+def nobody_cancels(make_engine):
+    """A test in which all requests run to their end: no engine fails it."""
+    engine = make_engine(2)
+    requests = [engine.submit(_asks(3)) for _ in range(5)]
+    while engine.step():
+        pass
+    return all(request.finish_reason for request in requests)
+
+
+def lists_are_empty(make_engine):
+    """Asks whether the lists are empty at the end: with a slot less, they are, too."""
+    engine = make_engine(2)
+    requests = [engine.submit(_asks(20)) for _ in range(3)]
+    engine.step()
+    engine.cancel(requests[0])
+    while engine.step():
+        pass
+    return not engine.scheduler.running and not engine.scheduler.waiting
+
+
+def only_cancels(make_engine):
+    """Cancels in prefill until no slot is left, but lets nothing fail."""
+    engine = make_engine(1)
+    engine.cancel(engine.submit(_asks(20)))
+    reading = engine.submit(_asks(20))
+    engine.step()
+    engine.cancel(reading)
+    last = engine.submit(_asks(3))
+    while engine.step():
+        pass
+    return last.finish_reason == "max_new_tokens"
+
+
+def no_failure_allowed(make_engine):
+    """Takes a request that fails, as it should, for a fault of the engine."""
+    engine = make_engine(2)
+    failing = engine.submit(Request([1], 5, lambda logits: None, lambda token: None))
+    while engine.step():
+        pass
+    return failing.finish_reason == "max_new_tokens"
+
+
 MUSEUM: dict[str, dict[Callable, str]] = {
     "01a": {
         prompt_changed: "wrote into the caller's list",
@@ -1337,5 +1520,28 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         zero_divides_a_row: "nothing to divide by",
         settings_of_row_0: "the temperature of row 0",
         one_number_for_the_batch: "the number of row 0",
+    },
+    "11a": {
+        shortest_first: "first come, first served",
+        a_budget_for_each: "over the budget",
+        decoders_are_free: "decoding requests count, too",
+        slots_forgotten: "who finds none free goes on waiting",
+        prompts_before_tokens: "it feeds its newest token",
+        admitted_for_nothing: "took a slot in vain",
+        queue_consumed: "you wrote into them",
+    },
+    "11b": {
+        stops_the_client: "finish_reason",
+        only_marked: "only the client has stopped",
+        forgets_the_queue: "finish_reason",
+        hole_left_open: "another request's tokens changed",
+        cancels_the_finished: "nothing to cancel",
+        tokens_dropped: "what was made so far stays",
+    },
+    "11c": {
+        nobody_cancels: "misses LosesSlotInPrefill",
+        lists_are_empty: "misses LosesSlotInPrefill",
+        only_cancels: "misses LosesSlotOfFailed",
+        no_failure_allowed: "rejects a right engine",
     },
 }

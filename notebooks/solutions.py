@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from model import GPT, Cache
-from stages.stage2_sampling import Choose
+from stages.stage2_sampling import Choose, greedy
 from stages.stage4_kv_cache import KVCache
+from stages.stage6_serving import Engine, Request
 
 # Lesson 01. What is the loop?
 
@@ -305,3 +306,65 @@ def choose_rows(logits: torch.Tensor, temperatures: list[float], us: list[float]
             ends = (row / temperature).softmax(dim=-1).cumsum(dim=-1)
             tokens.append(int((ends / ends[-1] > u).nonzero()[0]))
     return torch.tensor(tokens)
+
+
+# Lesson 11. How does a server run the loop?
+
+
+def next_step(running: list[int], waiting: list[int], slots: int, budget: int) -> list[int]:
+    budget -= running.count(0)
+    feeds = []
+    for left in running:
+        feeds.append(min(left, budget) if left else 1)
+        budget -= feeds[-1] if left else 0
+    for left in waiting[: slots - len(running)]:
+        if budget:
+            feeds.append(min(left, budget))
+            budget -= feeds[-1]
+    return feeds
+
+
+def cancel_request(engine: Engine, request: Request) -> bool:
+    if request.finish_reason:
+        return False
+    request.finish_reason = "cancelled"
+    scheduler = engine.scheduler
+    if request in scheduler.waiting:
+        scheduler.waiting.remove(request)
+    else:
+        for source, target in scheduler.remove(request):
+            engine.slots.move(source, target)
+        engine.slots.clear(len(scheduler.running))
+    return True
+
+
+def leaks_no_slot(make_engine: Callable[[int], Engine]) -> bool:
+    def go_on(token: int) -> None:
+        pass
+
+    def fail(token: int) -> None:
+        raise RuntimeError("a stop check that fails")
+
+    slots = 2
+    engine = make_engine(slots)
+
+    def submit(prompt_tokens: int, should_stop: Callable = go_on) -> Request:
+        return engine.submit(Request([1] * prompt_tokens, 5, greedy, should_stop))
+
+    for _ in range(slots):  # one slot lost may go unnoticed, all of them can't
+        in_prefill, queued, fails, decodes, waits = (
+            submit(20), submit(3), submit(3, fail), submit(3), submit(3)
+        )  # fmt: skip
+        engine.step()
+        engine.cancel(in_prefill)
+        engine.cancel(queued)
+        engine.step()
+        engine.cancel(decodes)
+        while engine.step():
+            pass
+        ended = [each.finish_reason for each in (in_prefill, queued, decodes, fails, waits)]
+        if ended != ["cancelled", "cancelled", "cancelled", "failed", "max_new_tokens"]:
+            return False
+    together = [submit(3) for _ in range(slots)]
+    engine.step()
+    return engine.scheduler.running == together

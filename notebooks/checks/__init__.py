@@ -16,6 +16,7 @@ from notebooks.checks import (
     lesson08,
     lesson09,
     lesson10,
+    lesson11,
 )
 from notebooks.checks.evidence import Evidence, Failure
 
@@ -49,6 +50,9 @@ EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "10a": ("batched_last_logits", lesson10.check_batched_last_logits),
     "10b": ("generate_rows", lesson10.check_generate_rows),
     "10c": ("choose_rows", lesson10.check_choose_rows),
+    "11a": ("next_step", lesson11.check_next_step),
+    "11b": ("cancel_request", lesson11.check_cancel_request),
+    "11c": ("leaks_no_slot", lesson11.check_leaks_no_slot),
 }
 
 
