@@ -13,7 +13,13 @@ from random import Random
 import torch
 import torch.nn.functional as F
 
-from notebooks.solutions import LearnersCache, cancel_request, next_step
+from notebooks.models import random_model
+from notebooks.solutions import (
+    LearnersCache,
+    cancel_request,
+    next_step,
+    transformers_settings,
+)
 from stages.stage2_sampling import greedy, pick
 from stages.stage4_kv_cache import KVCache
 from stages.stage6_serving import Engine, Request
@@ -1331,6 +1337,69 @@ def no_failure_allowed(make_engine):
     return failing.finish_reason == "max_new_tokens"
 
 
+# Lesson 12. Reading the real engines
+
+
+def runs_without_an_error(loop):
+    """Runs everything once and compares nothing: bugs that raise no error pass."""
+    model = random_model()
+    loop.generate(model, [1, 2, 3], 4, loop.Rule(top_k=5, top_p=0.9), loop.Stop(eos=0))
+    loop.generate_batch(model, [[1], [2, 3]], 4, [loop.Rule()] * 2, [loop.Stop()] * 2)
+
+
+def greedy_on_one_text(loop):
+    """Compares one greedy text with the plain loop: no draw, no tie, no second row."""
+    model, prompt = random_model(), [3, 1, 2]
+    tokens, _ = loop.generate(model, prompt, 5, loop.Rule(temperature=0), loop.Stop())
+    ids = torch.tensor([[3, 1, 2]])
+    for _ in range(5):
+        ids = torch.cat((ids, model(ids)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
+    assert tokens == ids[0, 3:].tolist()
+
+
+def filters_alone(loop):
+    """Tests the functions that are easy to test, and not the loop around them."""
+    assert loop.keep_top_k(torch.zeros(5), 2).isfinite().sum() == 2
+    assert loop.keep_top_p(torch.tensor([0.5, 0.3, 0.2]).log(), 0.6).isfinite().sum() == 2
+    assert loop.pick(torch.tensor([0, 0.5, 0, 0.5]), 0.7) == 3
+    rule = loop.Rule()
+    assert len({rule(torch.zeros(1000)) for _ in range(5)}) > 1
+    stop = loop.Stop(sequence=[1, 2])
+    assert [stop(token) for token in (1, 1, 2)][-1] == "sequence"
+
+
+def prompt_and_completion(loop):
+    """Expects the prompt in the result, as other loops return it: rejects the clean file."""
+    tokens, _ = loop.generate(random_model(), [3, 1, 2], 2, loop.Rule(), loop.Stop())
+    assert tokens[:3] == [3, 1, 2]
+
+
+def do_sample_forgotten(temperature, top_k, top_p, min_p, max_new_tokens):
+    """Leaves do_sample at False: all other settings are ignored."""
+    settings = transformers_settings(temperature, top_k, top_p, min_p, max_new_tokens)
+    del settings["do_sample"]
+    return settings
+
+
+def top_k_left_to_its_default(temperature, top_k, top_p, min_p, max_new_tokens):
+    """Says nothing of a top_k that is off: then it is 50."""
+    settings = transformers_settings(temperature, top_k, top_p, min_p, max_new_tokens)
+    return {name: value for name, value in settings.items() if value or name == "do_sample"}
+
+
+def temperature_0_passed_on(temperature, top_k, top_p, min_p, max_new_tokens):
+    """Samples at temperature 0, which is refused there."""
+    settings = transformers_settings(1.0, top_k, top_p, min_p, max_new_tokens)
+    return settings | {"temperature": temperature}
+
+
+def max_length_for_new_tokens(temperature, top_k, top_p, min_p, max_new_tokens):
+    """Limits the length of the text, prompt and all."""
+    settings = transformers_settings(temperature, top_k, top_p, min_p, max_new_tokens)
+    settings["max_length"] = settings.pop("max_new_tokens")
+    return settings
+
+
 MUSEUM: dict[str, dict[Callable, str]] = {
     "01a": {
         prompt_changed: "wrote into the caller's list",
@@ -1543,5 +1612,17 @@ MUSEUM: dict[str, dict[Callable, str]] = {
         lists_are_empty: "misses LosesSlotInPrefill",
         only_cancels: "misses LosesSlotOfFailed",
         no_failure_allowed: "rejects a right engine",
+    },
+    "12a": {
+        runs_without_an_error: "0 caught",
+        greedy_on_one_text: "2 caught",
+        filters_alone: "5 caught",
+        prompt_and_completion: "your tests reject the clean file",
+    },
+    "12b": {
+        do_sample_forgotten: "without do_sample=True the choice is greedy",
+        top_k_left_to_its_default: "that is the default of top_k",
+        temperature_0_passed_on: "has to be above 0",
+        max_length_for_new_tokens: "max_length counts the prompt",
     },
 }

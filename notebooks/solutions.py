@@ -3,11 +3,13 @@
 import codecs
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
+from types import ModuleType
 
 import numpy as np
 import torch
 
 from model import GPT, Cache
+from notebooks.models import random_model
 from stages.stage2_sampling import Choose, greedy
 from stages.stage4_kv_cache import KVCache
 from stages.stage6_serving import Engine, Request
@@ -368,3 +370,60 @@ def leaks_no_slot(make_engine: Callable[[int], Engine]) -> bool:
     together = [submit(3) for _ in range(slots)]
     engine.step()
     return engine.scheduler.running == together
+
+
+# Lesson 12. Reading the real engines
+
+
+def examine(loop: ModuleType) -> None:
+    assert loop.keep_top_k(torch.zeros(5), 2).isfinite().tolist() == [True, True] + 3 * [False]
+    halves = torch.tensor([0.5, 0.25, 0.125, 0.125])
+    assert loop.keep_top_p(halves.log(), 0.6).isfinite().tolist() == [True, True, False, False]
+    assert loop.pick(torch.tensor([0, 0.5, 0, 0.5]), 0.7) == 3
+
+    flat = torch.zeros(1000)
+    rule, same = loop.Rule(seed=1), loop.Rule(seed=1)
+    drawn = [rule(flat) for _ in range(5)]
+    assert drawn == [same(flat) for _ in range(5)]
+    assert len(set(drawn)) > 1
+
+    stop = loop.Stop(sequence=[1, 2])
+    assert [stop(token) for token in (1, 1, 2)] == [None, None, "sequence"]
+
+    model, greedy = random_model(block_size=24), loop.Rule(temperature=0)
+    prompts = [[7, 3, 9, 4, 1], [5], [2, 8, 6]]
+    alone = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        for _ in range(6):
+            ids = torch.cat((ids, model(ids)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
+        alone.append(ids[0, len(prompt) :].tolist())
+
+    for chunk in (None, 2):
+        given = list(prompts[0])
+        made = loop.generate(model, given, 6, greedy, loop.Stop(), chunk)
+        assert made == (alone[0], "max_new_tokens")
+        assert given == prompts[0]
+
+    for ends in range(3):  # one row meets its end token, and the others go on
+        stops = [loop.Stop(eos=alone[b][2] if b == ends else None) for b in range(3)]
+        made = loop.generate_batch(model, prompts, 6, [greedy] * 3, stops)
+        for b, (tokens, reason) in enumerate(made):
+            end = alone[b].index(alone[b][2]) + 1 if b == ends else 6
+            assert tokens == alone[b][:end]
+            assert reason == ("eos" if b == ends else "max_new_tokens")
+
+
+def transformers_settings(
+    temperature: float, top_k: int | None, top_p: float, min_p: float, max_new_tokens: int
+) -> dict:
+    if temperature == 0:
+        return {"do_sample": False, "max_new_tokens": max_new_tokens}
+    return {
+        "do_sample": True,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "max_new_tokens": max_new_tokens,
+    }

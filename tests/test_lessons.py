@@ -9,12 +9,16 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+import transformers
 
-from notebooks import solutions
-from notebooks.checks import EXERCISES, check
+from notebooks import solutions, suspect
+from notebooks.checks import EXERCISES, check, lesson12
 from notebooks.checks.__main__ import main as grade
 from notebooks.execute import answer_name, execute, lessons
+from notebooks.models import random_ids, random_model
 from notebooks.museum import MUSEUM
+from stages import stage4_kv_cache
+from stages.stage2_sampling import Sampler
 
 WRONG = [
     (exercise, wrong, words) for exercise in MUSEUM for wrong, words in MUSEUM[exercise].items()
@@ -178,3 +182,68 @@ def test_an_answer_in_a_file_is_graded_from_the_shell(tmp_path, capsys):
     assert "ZeroDivisionError" in err
     assert grade(["99z", "x.py"]) == 2
     assert grade([exercise, "no/such.py"]) == 2
+
+
+@pytest.mark.parametrize("where", lesson12.BUGS)
+def test_each_planted_bug_stands_once_in_the_suspect_file_and_shows_alone(where):
+    planted, right = lesson12.BUGS[where]
+    source = Path(suspect.__file__).read_text(encoding="utf-8")
+    assert source.count(planted) == 1
+    assert right not in source
+    with pytest.raises(Exception):  # noqa: B017, PT011, whatever the bug makes the tests raise
+        solutions.examine(lesson12.repaired(but=where))
+
+
+def test_without_its_bugs_the_suspect_file_makes_the_tokens_of_the_stages():
+    clean, model = lesson12.repaired(), random_model(block_size=32)
+    prompts = [random_ids(tokens, model, seed=tokens)[0].tolist() for tokens in (1, 5, 3)]
+    rules = [{"temperature": 0}, {"temperature": 0.8, "top_k": 5}, {"top_p": 0.7}]
+    texts = []
+    for seed, (prompt, rule) in enumerate(zip(prompts, rules, strict=True)):
+        steps = stage4_kv_cache.generate(
+            model, torch.tensor([prompt]), 12, Sampler(**rule, seed=seed), lambda token: None
+        )
+        texts.append(([step.token for step in steps], "max_new_tokens"))
+        for chunk in (None, 2):
+            own = clean.Rule(**rule, seed=seed)
+            made = clean.generate(model, prompt, 12, own, clean.Stop(), chunk)
+            assert made == texts[-1]
+    own = [clean.Rule(**rule, seed=seed) for seed, rule in enumerate(rules)]
+    assert clean.generate_batch(model, prompts, 12, own, [clean.Stop() for _ in own]) == texts
+    end = texts[1][0][:4]
+    stops = [clean.Stop(), clean.Stop(sequence=end[2:]), clean.Stop(eos=texts[2][0][0])]
+    own = [clean.Rule(**rule, seed=seed) for seed, rule in enumerate(rules)]
+    made = clean.generate_batch(model, prompts, 12, own, stops)
+    assert made == [texts[0], (end, "sequence"), (texts[2][0][:1], "eos")]
+
+
+def settings_in_use():
+    """What the solution and the wrong answers hand to transformers, each once."""
+    answers = (solutions.transformers_settings, *MUSEUM["12b"])
+    made = [answer(*settings) for answer in answers for settings in lesson12.SETTINGS]
+    return [settings for i, settings in enumerate(made) if settings not in made[:i]]
+
+
+@pytest.mark.parametrize("settings", settings_in_use(), ids=str)
+def test_the_checker_of_12b_tells_the_truth_about_transformers(settings):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=80, n_positions=64, n_embd=16, n_layer=1, n_head=2,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).double().eval()
+    ids = torch.tensor([[3, 1, 2, 5]])
+    try:
+        made = model.generate(
+            ids, **settings, output_logits=True, output_scores=True, return_dict_in_generate=True
+        )
+    except ValueError:
+        with pytest.raises(ValueError):  # noqa: PT011, it is refused in either
+            lesson12.what_generate_does(settings, torch.zeros(1, 80), ids.shape[1])
+        return
+    probs, new = lesson12.what_generate_does(settings, made.logits[0], ids.shape[1])
+    assert made.sequences.shape[1] - ids.shape[1] == new
+    theirs = made.scores[0].softmax(dim=1)
+    if not settings.get("do_sample"):  # greedy takes the likeliest of the scores
+        theirs = torch.zeros_like(theirs).scatter_(1, theirs.argmax(1, keepdim=True), 1)
+    assert torch.allclose(probs, theirs)

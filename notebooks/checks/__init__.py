@@ -17,6 +17,7 @@ from notebooks.checks import (
     lesson09,
     lesson10,
     lesson11,
+    lesson12,
 )
 from notebooks.checks.evidence import Evidence, Failure
 
@@ -53,6 +54,8 @@ EXERCISES: dict[str, tuple[str, Callable[..., Evidence]]] = {
     "11a": ("next_step", lesson11.check_next_step),
     "11b": ("cancel_request", lesson11.check_cancel_request),
     "11c": ("leaks_no_slot", lesson11.check_leaks_no_slot),
+    "12a": ("examine", lesson12.check_examine),
+    "12b": ("transformers_settings", lesson12.check_transformers_settings),
 }
 
 

@@ -9,7 +9,7 @@ import generate
 from model import GPT
 from notebooks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
-from notebooks.checks.models import random_model
+from notebooks.models import random_model
 from stages import stage1_last_logits
 from support.trace import Counts, counting
 

@@ -8,7 +8,7 @@ import torch
 from model import GPT, Cache
 from notebooks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
-from notebooks.checks.models import random_ids, random_model
+from notebooks.models import random_ids, random_model
 from stages.stage4_kv_cache import KVCache
 from support.trace import counting
 

@@ -7,7 +7,7 @@ import torch
 
 from model import GPT
 from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
-from notebooks.checks.models import random_ids, random_model
+from notebooks.models import random_ids, random_model
 from support.trace import counting
 
 

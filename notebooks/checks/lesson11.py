@@ -9,7 +9,7 @@ import torch
 from model import GPT
 from notebooks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt
-from notebooks.checks.models import random_ids, random_model
+from notebooks.models import random_ids, random_model
 from stages import stage4_kv_cache
 from stages.stage2_sampling import greedy
 from stages.stage6_serving import Engine, Request
