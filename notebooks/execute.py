@@ -6,6 +6,7 @@
 What is stored are the outputs alone: the exercise cells keep their stubs.
 """
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def execute(file: Path) -> nbformat.NotebookNode:
             cell.source = f"from notebooks.solutions import {answer_name(cell.source)}"
     # What a cell prints arrives in pieces, cut now here and now there: they are joined.
     folder = {"metadata": {"path": str(FOLDER)}}
-    NotebookClient(notebook, resources=folder, coalesce_streams=True).execute()
+    client = NotebookClient(notebook, resources=folder, coalesce_streams=True)
+    asyncio.run(client.async_execute())  # unlike its execute(), in any thread
     for cell, source in zip(code, sources, strict=True):
         cell.source = source
         cell.metadata.pop("execution", None)  # when each cell ran: noise in every diff
