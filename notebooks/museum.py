@@ -1025,6 +1025,35 @@ def untold_pads(model, prompts):
     return model.head(model.hidden(ids)[:, -1])
 
 
+class MaskedPads:
+    """For one forward over rows with pads on the left: hides them, and moves no position."""
+
+    def __init__(self, pads):
+        self.pads = torch.tensor(pads)[:, None]  # (B, 1)
+
+    def positions(self, T):
+        return torch.arange(T)
+
+    def mask(self, T):
+        visible = (torch.arange(T) >= self.pads)[:, None]  # (B, 1, T)
+        sees = torch.ones(T, T, dtype=torch.bool).tril() & visible
+        return (sees | torch.eye(T, dtype=torch.bool))[:, None]  # (B, 1, T, T)
+
+    def append(self, layer, k, v):
+        return k, v
+
+    def advance(self, T):
+        pass
+
+
+def masked_but_not_shifted(model, prompts):
+    """Pads on the left and masks them, but a prompt's positions begin behind its pads: trl #469."""
+    T = max(map(len, prompts))
+    pads = [T - len(ids) for ids in prompts]
+    ids = torch.tensor([[0] * n + list(ids) for n, ids in zip(pads, prompts, strict=True)])
+    return model.head(model.hidden(ids, MaskedPads(pads))[:, -1])
+
+
 def cut_to_the_shortest(model, prompts):
     """Makes the batch rectangular by throwing the longer prompts' ends away."""
     T = min(map(len, prompts))
@@ -1180,7 +1209,7 @@ def slots_forgotten(running, waiting, slots, budget):
 
 
 def prompts_before_tokens(running, waiting, slots, budget):
-    """Prompts go first, and whoever decodes waits while there are any: early vLLM's policy."""
+    """Prompts go first, and whoever decodes waits while there are any."""
     feeds = []
     for left in running + waiting[: slots - len(running)]:
         feeds.append(min(left, budget))
@@ -1216,7 +1245,7 @@ def only_marked(engine, request):
 
 
 def forgets_the_queue(engine, request):
-    """Cancels what runs; who waits is told yes, and runs later: candle-vllm #6 is of this kind."""
+    """Cancels what runs; who still waits is told yes, and runs later."""
     if request.finish_reason:
         return False
     if request in engine.scheduler.running:
@@ -1572,6 +1601,7 @@ MUSEUM: dict[str, dict[Callable, str]] = {
     "10a": {
         read_at_a_pad: "this row was read at a pad",
         untold_pads: "of which the model was not told",
+        masked_but_not_shifted: "masked, but the positions are not shifted",
         cut_to_the_shortest: "cut to the length of the shortest",
         a_forward_for_each_prompt: "the prompts are to share one forward",
         one_count_for_all: "row 1",

@@ -138,22 +138,19 @@ class View:
     """
 
     def __init__(self, slots: Slots, rows: slice, counts: Sequence[int]):
-        self.slots, self.rows, self.counts = slots, rows, counts
+        self.slots, self.rows = slots, rows
         self.memory = slots.memory[:, :, rows]  # a slice, so the slots' own memory: no copy
-        lengths, T = slots.lengths[rows], max(counts)
+        lengths, device = slots.lengths[rows], slots.memory.device
         self.ends = [n + count for n, count in zip(lengths, counts, strict=True)]
         self.S = max(self.ends)
         position = [
-            [min(n + t, end - 1) for t in range(T)]
+            [min(n + t, end - 1) for t in range(max(counts))]
             for n, end in zip(lengths, self.ends, strict=True)
         ]
-        tokens = [(b, t, position[b][t]) for b, count in enumerate(counts) for t in range(count)]
-        device = slots.memory.device
         self.position = torch.tensor(position, device=device)  # (B, T)
-        # Of each token that is no pad: its row, and where in its slot it goes.
-        self.row, step, self.at = torch.tensor(tokens, device=device).T
-        # Where in B * T they are; if there are no pads, a slice spares a copy.
-        self.real = self.row * T + step if min(counts) < T else slice(None)
+        # Of each token that is no pad: its row, its place in it, and where in its slot it goes.
+        tokens = [(b, t, position[b][t]) for b, count in enumerate(counts) for t in range(count)]
+        self.row, self.step, self.at = torch.tensor(tokens, device=device).T
 
     def positions(self, T: int) -> torch.Tensor:
         """The position of each new token, (B, T)."""
@@ -174,9 +171,8 @@ class View:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write k, v (B, H, T, D), but no pads, into the slots; views of all, (B, H, S, D)."""
         keys, values = self.memory[layer]  # two (B, H, capacity, D)
-        for memory, new in ((keys, k), (values, v)):
-            tokens = new.transpose(1, 2).flatten(0, 1)  # (B * T, H, D)
-            memory[self.row, :, self.at] = tokens[self.real]
+        keys[self.row, :, self.at] = k[self.row, :, self.step]
+        values[self.row, :, self.at] = v[self.row, :, self.step]
         return keys[:, :, : self.S], values[:, :, : self.S]
 
     def advance(self, T: int) -> None:

@@ -56,18 +56,41 @@ def _begin(logits: torch.Tensor) -> str:
     return "logits begin " + " ".join(f"{x:.3f}" for x in logits[:4].tolist())
 
 
+class _From:
+    """A cache for one forward that keeps nothing: its positions begin at `start`."""
+
+    def __init__(self, start: int):
+        self.start = start
+
+    def positions(self, T: int) -> torch.Tensor:
+        return torch.arange(self.start, self.start + T)
+
+    def mask(self, T: int) -> None:
+        return None
+
+    def append(
+        self, layer: int, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return k, v
+
+    def advance(self, T: int) -> None:
+        pass
+
+
 def _why_logits(model: GPT, prompts: list[list[int]], yours: torch.Tensor, row: int) -> str:
     """What mistake gives exactly these logits, if it is a known one."""
     T = max(map(len, prompts))
     right = torch.tensor([[*ids, *[0] * (T - len(ids))] for ids in prompts])
     left = torch.tensor([[*[0] * (T - len(ids)), *ids] for ids in prompts])
-    shortest = min(map(len, prompts))
+    own, shortest = torch.tensor([prompts[row]]), min(map(len, prompts))
     others = [model.head(model.hidden(torch.tensor([p]))[0, -1]) for p in prompts]
     known = [
         ("pads on the right and [:, -1]: this row was read at a pad",
          model.head(model.hidden(right)[row, -1])),
         ("pads on the left, of which the model was not told: the row sees them, and its "
          "positions are shifted", model.head(model.hidden(left)[row, -1])),
+        ("pads on the left that are masked, but the positions are not shifted",
+         model.head(model.hidden(own, _From(T - own.shape[1]))[0, -1])),
         ("a prompt cut to the length of the shortest",
          model.head(model.hidden(torch.tensor([prompts[row][:shortest]]))[0, -1])),
         *((f"these are the logits of prompt {other}", logits)
