@@ -849,55 +849,40 @@ def newest_first(q, k, v, old_k, old_v):
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=sees)
 
 
+def _agrees(model, make_cache, chunks, caches=2, same=torch.allclose):
+    """Whether each of several caches, fed in these pieces, gives what is given without one."""
+    ids = torch.arange(7)[None]
+    for _ in range(caches):
+        cache = make_cache(model, model.config.block_size)
+        made = torch.cat([model.hidden(chunk, cache) for chunk in ids.split(chunks, dim=1)], dim=1)
+        if not same(made, model.hidden(ids)):
+            return False
+    return True
+
+
 def one_prompt_is_enough(model, make_cache):
     """A test with one prompt passes a cache that remembers it."""
-    ids = torch.arange(7)[None]
-    cache = make_cache(model, model.config.block_size)
-    chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
-    return torch.allclose(torch.cat(chunks, dim=1), model.hidden(ids))
+    return _agrees(model, make_cache, [3, 1, 2, 1], caches=1)
 
 
 def one_forward_is_enough(model, make_cache):
     """A test that only prefills passes all caches that fail afterwards."""
-    ids = torch.arange(7)[None]
-    for _ in range(2):
-        cache = make_cache(model, model.config.block_size)
-        if not torch.allclose(model.hidden(ids, cache), model.hidden(ids)):
-            return False
-    return True
+    return _agrees(model, make_cache, [7])
 
 
 def one_token_at_a_time(model, make_cache):
     """Prefill and single tokens: a mask that is wrong for a later chunk passes."""
-    for _ in range(2):
-        ids = torch.arange(7)[None]
-        cache = make_cache(model, model.config.block_size)
-        chunks = [model.hidden(chunk, cache) for chunk in ids.split([4, 1, 1, 1], dim=1)]
-        if not torch.allclose(torch.cat(chunks, dim=1), model.hidden(ids)):
-            return False
-    return True
+    return _agrees(model, make_cache, [4, 1, 1, 1])
 
 
 def bits_must_be_equal(model, make_cache):
     """Asks for equal bits, and sums in another order never have them: rejects the right cache."""
-    for _ in range(2):
-        ids = torch.arange(7)[None]
-        cache = make_cache(model, model.config.block_size)
-        chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
-        if not torch.equal(torch.cat(chunks, dim=1), model.hidden(ids)):
-            return False
-    return True
+    return _agrees(model, make_cache, [3, 1, 2, 1], same=torch.equal)
 
 
 def same_shape_is_enough(model, make_cache):
     """Compares shapes, and a wrong position has the right shape."""
-    for _ in range(2):
-        ids = torch.arange(7)[None]
-        cache = make_cache(model, model.config.block_size)
-        chunks = [model.hidden(chunk, cache) for chunk in ids.split([3, 1, 2, 1], dim=1)]
-        if torch.cat(chunks, dim=1).shape != model.hidden(ids).shape:
-            return False
-    return True
+    return _agrees(model, make_cache, [3, 1, 2, 1], same=lambda a, b: a.shape == b.shape)
 
 
 # Lesson 09. Prefill, decode, and the edge of the context
@@ -938,44 +923,48 @@ def all_at_once(model, ids, chunks, cache):
     return model.head(model.hidden(ids, cache)[:, -1])
 
 
-def naive_slide(model, ids, max_new_tokens):
-    """Moves the cached keys one place to the left; they still say where they were made."""
+def _over_the_edge(model, ids, max_new_tokens, at_edge):
+    """A loop with a cache; at_edge(cache, ids, new) says what is fed once the cache is full."""
     window = model.config.block_size
     cache = KVCache(model, capacity=window)
     new = ids[:, -window:]
     for _ in range(max_new_tokens):
         if cache.length == window:
-            cache.memory[:] = cache.memory.roll(-1, dims=4)
-            cache.length -= 1
+            new = at_edge(cache, ids, new)
         new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
         ids = torch.cat((ids, new), dim=1)
     return ids
+
+
+def naive_slide(model, ids, max_new_tokens):
+    """Moves the cached keys one place to the left; they still say where they were made."""
+
+    def slide(cache, ids, new):
+        cache.memory[:] = cache.memory.roll(-1, dims=4)
+        cache.length -= 1
+        return new
+
+    return _over_the_edge(model, ids, max_new_tokens, slide)
 
 
 def starts_afresh(model, ids, max_new_tokens):
     """Empties the full cache and feeds the newest token alone: the text so far is forgotten."""
-    window = model.config.block_size
-    cache = KVCache(model, capacity=window)
-    new = ids[:, -window:]
-    for _ in range(max_new_tokens):
-        if cache.length == window:
-            cache.length = 0
-        new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
-        ids = torch.cat((ids, new), dim=1)
-    return ids
+
+    def empty(cache, ids, new):
+        cache.length = 0
+        return new
+
+    return _over_the_edge(model, ids, max_new_tokens, empty)
 
 
 def half_a_window(model, ids, max_new_tokens):
     """Drops half of the window at the edge: far cheaper, and other tokens than the plain loop's."""
-    window = model.config.block_size
-    cache = KVCache(model, capacity=window)
-    new = ids[:, -window:]
-    for _ in range(max_new_tokens):
-        if cache.length == window:
-            cache.length, new = 0, ids[:, -window // 2 :]
-        new = model.head(model.hidden(new, cache)[:, -1]).argmax(dim=-1, keepdim=True)
-        ids = torch.cat((ids, new), dim=1)
-    return ids
+
+    def halve(cache, ids, new):
+        cache.length = 0
+        return ids[:, -cache.capacity // 2 :]
+
+    return _over_the_edge(model, ids, max_new_tokens, halve)
 
 
 def no_cache_at_all(model, ids, max_new_tokens):
@@ -1072,76 +1061,57 @@ def one_count_for_all(model, prompts):
     return model.head(model.hidden(ids)[:, len(prompts[0]) - 1])
 
 
-def _likeliest(model, ids):
-    return model.head(model.hidden(ids)[:, -1]).argmax(dim=-1)
+def _write_rows(model, ids, limits, over, keeps, first_for_all=False):
+    """A loop over all rows until `over`; row by row, a token is kept if `keeps` says so."""
+    new = [[] for _ in limits]
+    for step in range(max(limits)):
+        next_id = model.head(model.hidden(ids)[:, -1]).argmax(dim=-1)
+        if first_for_all and step == 0:
+            next_id = next_id[:1].expand(len(limits))
+        for row, token in enumerate(next_id.tolist()):
+            if keeps(new[row], limits[row]):
+                new[row].append(token)
+        if over(next_id, new):
+            break
+        ids = torch.cat((ids, next_id[:, None]), dim=1)
+    return new
+
+
+def _below(text, limit):
+    return len(text) < limit
 
 
 def if_next_id_is_eos(model, ids, limits, eos):
     """`if next_id == eos` on a batch: right for one row, and for several an error."""
-    new = [[] for _ in limits]
-    for step in range(max(limits)):
-        next_id = _likeliest(model, ids)
-        for row, token in enumerate(next_id.tolist()):
-            if step < limits[row]:
-                new[row].append(token)
-        if next_id == eos:
-            break
-        ids = torch.cat((ids, next_id[:, None]), dim=1)
-    return new
+    return _write_rows(model, ids, limits, lambda next_id, new: next_id == eos, _below)
 
 
 def ends_with_the_first(model, ids, limits, eos):
     """The batch is over when any row has made the end token."""
-    new = [[] for _ in limits]
-    for step in range(max(limits)):
-        next_id = _likeliest(model, ids)
-        for row, token in enumerate(next_id.tolist()):
-            if step < limits[row]:
-                new[row].append(token)
-        if (next_id == eos).any():
-            break
-        ids = torch.cat((ids, next_id[:, None]), dim=1)
-    return new
+    return _write_rows(model, ids, limits, lambda next_id, new: (next_id == eos).any(), _below)
 
 
 def goes_on_until_the_last(model, ids, limits, eos):
     """Waits until all rows have made the end token, and returns what came behind it."""
-    new = [[] for _ in limits]
-    for step in range(max(limits)):
-        next_id = _likeliest(model, ids)
-        for row, token in enumerate(next_id.tolist()):
-            if step < limits[row]:
-                new[row].append(token)
-        if all(eos in text for text in new):
-            break
-        ids = torch.cat((ids, next_id[:, None]), dim=1)
-    return new
+
+    def all_ended(next_id, new):
+        return all(eos in text for text in new)
+
+    return _write_rows(model, ids, limits, all_ended, _below)
 
 
 def first_row_for_all(model, ids, limits, eos):
     """The first token is chosen once and copied to all rows: nanochat PR #201."""
-    new = [[] for _ in limits]
-    for step in range(max(limits)):
-        next_id = _likeliest(model, ids)
-        if step == 0:
-            next_id = next_id[:1].expand(len(limits))
-        for row, token in enumerate(next_id.tolist()):
-            if step < limits[row] and eos not in new[row]:
-                new[row].append(token)
-        ids = torch.cat((ids, next_id[:, None]), dim=1)
-    return new
+
+    def goes_on(text, limit):
+        return len(text) < limit and eos not in text
+
+    return _write_rows(model, ids, limits, lambda *_: False, goes_on, first_for_all=True)
 
 
 def one_limit_for_all(model, ids, limits, eos):
     """Takes the largest limit for the limit of all."""
-    new = [[] for _ in limits]
-    for _ in range(max(limits)):
-        next_id = _likeliest(model, ids)
-        for row, token in enumerate(next_id.tolist()):
-            if eos not in new[row]:
-                new[row].append(token)
-        ids = torch.cat((ids, next_id[:, None]), dim=1)
-    return new
+    return _write_rows(model, ids, limits, lambda *_: False, lambda text, limit: eos not in text)
 
 
 def _ladder(probs, us):

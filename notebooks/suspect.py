@@ -11,6 +11,7 @@ from random import Random
 import torch
 
 from model import GPT
+from stages.stage4_kv_cache import KVCache
 
 
 def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
@@ -80,31 +81,14 @@ class Stop:
         return "sequence" if self.recent and self.recent == self.sequence else None
 
 
-class Cache:
-    """The keys and values of one text, for `GPT.hidden`: what it makes is as without a cache."""
-
-    def __init__(self, model: GPT, capacity: int):
-        config, weight = model.config, model.wte.weight
-        D = config.n_embd // config.n_head
-        self.memory = weight.new_zeros(config.n_layer, 2, 1, config.n_head, capacity, D)
-        self.length = 0
+class Cache(KVCache):
+    """Stage 4's, with positions and mask of its own: what `GPT.hidden` makes is as without one."""
 
     def positions(self, T: int) -> torch.Tensor:
         return torch.arange(T)
 
     def mask(self, T: int) -> torch.Tensor:
         return torch.ones(T, self.length + T, dtype=torch.bool).tril()
-
-    def append(
-        self, layer: int, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        end = self.length + k.shape[2]
-        keys, values = self.memory[layer]
-        keys[:, :, self.length : end], values[:, :, self.length : end] = k, v
-        return keys[:, :, :end], values[:, :, :end]
-
-    def advance(self, T: int) -> None:
-        self.length += T
 
 
 @torch.inference_mode()

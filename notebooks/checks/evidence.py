@@ -63,3 +63,21 @@ def number_from(answer: Callable[..., Real], *arguments: Any) -> Real:
     if not isinstance(result, Real):
         raise TypeError(f"it returned {type(result).__name__}, not a number")
     return result
+
+
+def judge_test(case: str, right: bool, why: str, test: Callable[..., object], given: Any) -> None:
+    """Ask a learner's test whether what is given is right; a Failure if it says otherwise.
+
+    A test that raises has found a broken one, too; on a right one it may not.
+    """
+    try:
+        yours = bool(test(given))
+    except NotImplementedError:
+        raise Failure(case, right, "none yet", "write the test, then run this again") from None
+    except Exception as error:
+        if right:
+            raised = f"{type(error).__name__}: {error}"
+            raise Failure(case, right, raised, "your test raised") from error
+        yours = False
+    if yours != right:
+        raise Failure(case, right, yours, why)

@@ -1,6 +1,7 @@
 """Checkers of lesson 02: what each row of logits is about, and which one the loop needs."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import torch
@@ -8,7 +9,7 @@ import torch
 import generate
 from model import GPT
 from notebooks import museum
-from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
+from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test, tensor_from
 from notebooks.models import random_model
 from stages import stage1_last_logits
 from support.trace import Counts, counting
@@ -100,22 +101,10 @@ def check_reads_last_row(answer: Callable[[GPT, Loop], bool]) -> Evidence:
         for name, loop in (right_loops | broken_loops).items():
             right = name in right_loops
             case = f"the loop of {name}" if right else f"the broken loop {name}"
-            try:
-                yours = bool(answer(model, loop))
-            except NotImplementedError:
-                raise Failure(case, right, "none yet", "write the test, then run this") from None
-            except Exception as error:
-                if right:  # a broken loop that raises is found, too
-                    raised = f"{type(error).__name__}: {error}"
-                    raise Failure(case, right, raised, "your test raised") from None
-                yours = False
-            if yours != right:
-                why = (
-                    "your test rejects a right loop"
-                    if right
-                    else f"your test misses {name}: {loop.__doc__}"
-                )
-                raise Failure(case, right, yours, why)
+            why = f"your test misses {name}: {loop.__doc__}"
+            if right:
+                why = "your test rejects a right loop"
+            judge_test(case, right, why, partial(answer, model), loop)
     return Evidence(
         True,
         f"passed: your test accepts {len(right_loops)} right loops and finds "

@@ -1,13 +1,14 @@
 """Checkers of lesson 08: a cache, attention over it, and the test that finds broken ones."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import torch
 
 from model import GPT, Cache
 from notebooks import museum
-from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
+from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test, tensor_from
 from notebooks.models import random_ids, random_model
 from stages.stage4_kv_cache import KVCache
 from support.trace import counting
@@ -211,22 +212,14 @@ def check_cache_is_right(answer: Callable[[GPT, MakeCache], bool]) -> Evidence:
         for make_cache in (KVCache, *museum.BROKEN_CACHES):
             right = make_cache is KVCache
             case = "a right cache" if right else make_cache.__name__
-            try:
-                yours = bool(answer(model, make_cache))
-            except Exception as error:
-                if right:  # a broken cache that raises is found, too
-                    raise Failure(case, "True", f"{type(error).__name__}: {error}", "") from None
-                yours = False
-            if yours != right:
-                raise Failure(case, right, yours, _why_test(make_cache))
+            why = f"your test misses {case}: {make_cache.__doc__}"
+            if right:
+                why = (
+                    "your test rejects a right cache: does it ask for equal bits? sums are rounded"
+                )
+            judge_test(case, right, why, partial(answer, model), make_cache)
     return Evidence(
         True,
         f"passed: your test accepts a right cache and finds {len(museum.BROKEN_CACHES)} broken ones"
         f"\n  cost: {counts.forwards} forwards, {counts.positions} token-positions",
     )
-
-
-def _why_test(make_cache: MakeCache) -> str:
-    if make_cache is KVCache:
-        return "your test rejects a right cache: does it ask for equal bits? sums are rounded"
-    return f"your test misses {make_cache.__name__}: {make_cache.__doc__}"

@@ -8,7 +8,7 @@ import torch
 
 from model import GPT
 from notebooks import museum
-from notebooks.checks.evidence import Evidence, Failure, attempt
+from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test
 from notebooks.models import random_ids, random_model
 from stages import stage4_kv_cache
 from stages.stage2_sampling import greedy
@@ -195,14 +195,10 @@ def check_leaks_no_slot(answer: Callable[[MakeEngine], bool]) -> Evidence:
         for kind in (Engine, *museum.BROKEN_ENGINES):
             right = kind is Engine
             case = "a right engine" if right else kind.__name__
-            try:
-                yours = bool(answer(_maker(kind, model)))
-            except Exception as error:
-                if right:  # a broken engine that raises is found, too
-                    raise Failure(case, "True", f"{type(error).__name__}: {error}", "") from None
-                yours = False
-            if yours != right:
-                raise Failure(case, right, yours, _why_test(kind))
+            why = f"your test misses {case}: {kind.__doc__}"
+            if right:
+                why = "your test rejects a right engine"
+            judge_test(case, right, why, answer, _maker(kind, model))
     return Evidence(
         True,
         f"passed: your test accepts a right engine and finds {len(museum.BROKEN_ENGINES)} that "
@@ -220,9 +216,3 @@ def _maker(kind: type[Engine], model: GPT) -> MakeEngine:
             return super().step()
 
     return lambda slots: Bounded(model, slots, budget=8)
-
-
-def _why_test(kind: type[Engine]) -> str:
-    if kind is Engine:
-        return "your test rejects a right engine"
-    return f"your test misses {kind.__name__}: {kind.__doc__}"
