@@ -147,6 +147,11 @@ def test_the_printed_seed_of_a_run_without_seed_repeats_it(write):
     assert write(PROMPT, "--seed", seed)[1] == out
 
 
+def test_each_run_without_seed_draws_one(monkeypatch):
+    monkeypatch.undo()  # of the tests' fixed one
+    assert len({sample.parse_arguments([]).seed for _ in range(9)}) > 1
+
+
 def test_sample_i_equals_a_run_with_seed_plus_i(reports, write):
     three = reports(PROMPT, "--seed", 5, "--num-samples", 3)
     alone = [reports(PROMPT, "--seed", seed)[0] for seed in (5, 6, 7)]
