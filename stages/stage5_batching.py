@@ -191,6 +191,16 @@ def last_positions(hidden: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     return hidden[torch.arange(len(counts)), torch.tensor(counts) - 1]
 
 
+def remove_ended(running: list[Request], slots: Slots) -> None:
+    """Whose text has ended leaves; the last row, if it is another one, takes its place."""
+    for b in reversed(range(len(running))):
+        if running[b].finish_reason:
+            last = running.pop()
+            if b < len(running):
+                running[b] = last
+                slots.move(len(running), b)
+
+
 @torch.inference_mode()
 def generate(model: GPT, requests: Sequence[Request]) -> list[Request]:
     """Run all requests in one batch; they come back with their tokens and finish reasons.
@@ -211,12 +221,7 @@ def generate(model: GPT, requests: Sequence[Request]) -> list[Request]:
             token = request.choose(row).item()  # choose
             request.ids.append(token)  # append
             request.finish_reason = request.should_stop(token) or request.at_limit()  # stop check
-        for b in reversed(range(len(running))):
-            if running[b].finish_reason:  # it leaves; the last row, if another one, takes its place
-                last = running.pop()
-                if b < len(running):
-                    running[b] = last
-                    slots.move(len(running), b)
+        remove_ended(running, slots)
         new = [request.ids[-1:] for request in running]  # decode: the newest token of each
     return list(requests)
 
