@@ -1,33 +1,40 @@
-# Each command sets up .venv by itself the first time, and again when the requirements change.
+# Each command sets up .venv by itself the first time, with what it needs, and again when the
+# requirements change.
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: sample test train lessons bench lint
 
 sample: .venv/ready
 	@$(BIN)/python sample.py "Once upon a time"
 
-test: .venv/ready
+test: .venv/ready-dev
 	$(BIN)/python -m pytest
 
 train: .venv/ready
 	$(BIN)/python train_tiny.py
 
 lessons: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[lessons]"
+	$(PIP) -e ".[lessons]"
 	$(BIN)/jupyter lab notebooks
 
-bench: .venv/ready
+bench: .venv/ready-dev
 	$(BIN)/python benchmarks/stage_costs.py --write
 	$(BIN)/python benchmarks/speed.py --write
 	$(BIN)/python benchmarks/memory.py
 
-lint: .venv/ready
+lint: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+	$(PIP) -r requirements.txt -e .
+	touch $@
+
+.venv/ready-dev: .venv/ready requirements-dev.txt
+	$(PIP) -r requirements-dev.txt
 	touch $@

@@ -14,8 +14,8 @@ import torch
 
 from model import GPT
 from support.checkpoint import TINY, load
+from support.counting import counting
 from support.tokenizer import decode
-from support.trace import counting
 
 
 @torch.inference_mode()

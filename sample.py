@@ -4,7 +4,7 @@
     python sample.py "Once upon a time" --stage 0            the plain loop, and what it costs
     python sample.py --num-samples 3 --temperature 1.2       three texts, from nothing
     echo "Once upon a time" | python sample.py - --stop "."  one sentence
-    python sample.py --requests FILE --slots 8               many texts at a time, see serve.py
+    python sample.py --requests FILE --slots 8               many texts at a time
 
 The text goes to stdout as it is made, everything else to stderr. The loops are in generate.py and
 stages/; `new_tokens` below is where this file calls them.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from model import GPT
     from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
-    from support.trace import Record
+    from tracing.record import Record
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +69,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--plot", type=Path, metavar="FILE.png", help="draw the candidates of each turn")
     add("--html", type=Path, metavar="FILE.html", help="write a page to step through the turns")
     add("--requests", type=Path, metavar="FILE", help="answer many requests together: one JSON "
-        'object a line, such as {"prompt": "Once"}; - reads stdin; see serve.py')  # fmt: skip
+        'object a line, such as {"prompt": "Once"}; - reads stdin; serving/fields.py has all fields')  # fmt: skip
     add("--slots", type=int, metavar="N", help="how many requests run at once; default 8")
     add("--device", default="cpu", help="cpu (default), cuda, mps, or auto: the best there is")
     add("--dtype", default="float32", choices=("float64", "float32", "bfloat16", "float16"),
@@ -193,8 +193,8 @@ def watched(
     records: list["Record"],
 ) -> Iterator[tuple[int, str | None]]:
     """The same turns; each is added to `records`, and shown if args say so."""
-    from support.trace import trace
-    from support.trace_table import TraceTable
+    from tracing.record import trace
+    from tracing.table import TraceTable
 
     table = TraceTable(sys.stderr) if args.trace or args.step else None
     for record in trace(model, should_stop.tokenizer, turns, choose, should_stop):
@@ -268,11 +268,11 @@ def write_sample(
     elif late:
         print(f"\n{prompt}{should_stop.text}", flush=True)
     if args.plot:
-        from support.plots import plot_trace
+        from tracing.plot import plot_trace
 
         write_whole(args.plot, plot_trace(records))
     if args.html:
-        from support.trace_page import trace_page
+        from tracing.page import trace_page
 
         write_whole(args.html, trace_page(prompt, records).encode())
     wasted = f", {in_vain} more computed in vain" if in_vain else ""
@@ -330,7 +330,7 @@ def run(args: argparse.Namespace) -> None:
         return ids or eos_ids[:1]
 
     if args.requests is not None:
-        from serve import serve
+        from serving.lines import serve
 
         settings |= {"max_new_tokens": args.max_new_tokens, "seed": args.seed, "stop": stop_strings}
         serve(args.requests, model, tokenizer, encode, eos_ids, settings, args.slots or 8)

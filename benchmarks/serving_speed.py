@@ -30,8 +30,8 @@ from stages import stage5_batching as stage5
 from stages.stage2_sampling import greedy
 from stages.stage6_serving import Engine, Request
 from support.checkpoint import TINY, load
+from support.counting import Counts, counting
 from support.layout import lay_out_for_decoding
-from support.trace import Counts, counting
 
 REPO = Path(__file__).resolve().parent.parent
 MARK = "<!-- printed by benchmarks/serving_speed.py -->"

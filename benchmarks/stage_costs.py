@@ -24,8 +24,8 @@ from stages import stage1_last_logits, stage2_sampling, stage3_stopping, stage4_
 from stages.stage2_sampling import greedy
 from stages.stage3_stopping import StopCheck
 from support.checkpoint import TINY, load
+from support.counting import Counts, counting
 from support.plots import BLUE, GREY, ORANGE, png
-from support.trace import Counts, counting
 
 REPO = Path(__file__).resolve().parent.parent
 MARK = "<!-- printed by benchmarks/stage_costs.py -->"

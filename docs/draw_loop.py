@@ -14,7 +14,7 @@ from stages.stage4_kv_cache import generate
 from support.atomic import write_whole
 from support.checkpoint import TINY, load
 from support.plots import BLUE, GREY, ORANGE, png
-from support.trace import Record, trace
+from tracing.record import Record, trace
 
 PROMPT = "Once upon a time, a"
 

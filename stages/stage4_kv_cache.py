@@ -23,7 +23,7 @@ from model import GPT, causal_mask
 from stages.stage2_sampling import Choose, greedy
 from stages.stage3_stopping import ShouldStop, Step, StopCheck, token_budget
 from support.checkpoint import TINY, load
-from support.trace import counting
+from support.counting import counting
 
 
 class KVCache:

@@ -31,8 +31,8 @@ from stages import stage4_kv_cache as stage4
 from stages.stage2_sampling import Choose, Sampler
 from stages.stage3_stopping import ShouldStop, StopCheck, token_budget
 from support.checkpoint import TINY, load
+from support.counting import counting
 from support.tokenizer import decode
-from support.trace import counting
 
 
 @dataclass(eq=False)

@@ -38,8 +38,8 @@ from stages.stage2_sampling import Sampler
 from stages.stage3_stopping import StopCheck
 from stages.stage5_batching import Slots, last_positions, pad
 from support.checkpoint import TINY, load
+from support.counting import counting
 from support.tokenizer import decode
-from support.trace import counting
 
 POLICIES = ("mixed", "prefill_first", "decode_first")
 PATIENCE = 16  # prefill steps in a row that a decoding request waits for, at most

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import KVCache
 from stages.stage5_batching import Request, Slots, generate, last_positions, pad
-from support.trace import counting
+from support.counting import counting
 from tests.helpers import Hashed, Wish, never, random_ids, random_model, wishes
 
 REPO = Path(__file__).parent.parent

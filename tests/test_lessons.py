@@ -12,12 +12,12 @@ import pytest
 import torch
 import transformers
 
-from notebooks import solutions, suspect
-from notebooks.checks import EXERCISES, check, lesson12
+from notebooks import suspect
+from notebooks.checks import EXERCISES, check, lesson12, solutions
 from notebooks.checks.__main__ import main as grade
-from notebooks.execute import answer_name, execute, lessons
-from notebooks.models import random_ids, random_model
-from notebooks.museum import MUSEUM
+from notebooks.checks.execute import answer_name, execute, lessons
+from notebooks.checks.models import random_ids, random_model
+from notebooks.checks.museum import MUSEUM
 from stages import stage4_kv_cache
 from stages.stage2_sampling import Sampler
 
@@ -178,9 +178,9 @@ def test_an_answer_in_a_file_is_graded_from_the_shell(tmp_path, capsys):
     right, wrong, empty, broken, ended = (
         tmp_path / f"{n}.py" for n in ("right", "wrong", "empty", "broken", "ended")
     )
-    right.write_text(f"from notebooks.solutions import {name}\n", encoding="utf-8")
+    right.write_text(f"from notebooks.checks.solutions import {name}\n", encoding="utf-8")
     museum = next(iter(MUSEUM[exercise])).__name__
-    wrong.write_text(f"from notebooks.museum import {museum} as {name}\n", encoding="utf-8")
+    wrong.write_text(f"from notebooks.checks.museum import {museum} as {name}\n", encoding="utf-8")
     empty.write_text("", encoding="utf-8")
     broken.write_text("1 / 0\n", encoding="utf-8")
     ended.write_text("raise SystemExit(0)\n", encoding="utf-8")

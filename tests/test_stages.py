@@ -24,7 +24,7 @@ from stages.stage3_stopping import StopCheck, token_budget
 from stages.stage4_kv_cache import KVCache
 from support.checkpoint import TINY as TINY_FOLDER
 from support.checkpoint import load
-from support.trace import counting
+from support.counting import counting
 from tests.helpers import TINY, Scripted, never, random_ids, random_model
 
 REPO = Path(__file__).parent.parent

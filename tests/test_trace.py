@@ -14,10 +14,10 @@ from stages import stage3_stopping, stage4_kv_cache
 from stages.stage2_sampling import Sampler
 from stages.stage3_stopping import StopCheck
 from support.checkpoint import load
-from support.trace import Record, token_text, trace
-from support.trace_page import trace_page
-from support.trace_table import TraceTable
 from tests.helpers import numpy_logits
+from tracing.page import trace_page
+from tracing.record import Record, token_text, trace
+from tracing.table import TraceTable
 
 PROMPT = "Once upon a"
 RULES = {"temperature": 0.7, "top_k": 30, "top_p": 0.8, "min_p": 0.02, "seed": 5}

@@ -8,10 +8,10 @@ import torch
 
 from model import GPT
 from notebooks.checks.evidence import Evidence, Failure, attempt, number_from
-from notebooks.models import random_ids, random_model
+from notebooks.checks.models import random_ids, random_model
 from stages.stage2_sampling import greedy
 from stages.stage3_stopping import generate
-from support.trace import counting
+from support.counting import counting
 
 EOS = 0
 MOST_FORWARDS = 40

@@ -8,11 +8,11 @@ import torch
 
 import generate
 from model import GPT
-from notebooks import museum
+from notebooks.checks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test, tensor_from
-from notebooks.models import random_model
+from notebooks.checks.models import random_model
 from stages import stage1_last_logits
-from support.trace import Counts, counting
+from support.counting import Counts, counting
 
 Loop = Callable[[GPT, torch.Tensor, int], torch.Tensor]
 

@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from notebooks import museum
+from notebooks.checks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test, tensor_from
 from stages.stage2_sampling import Choose, Sampler, pick
 

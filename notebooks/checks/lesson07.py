@@ -9,10 +9,10 @@ import torch
 from generate import generate
 from model import GPT, Cache, GPTConfig
 from notebooks.checks.evidence import Evidence, Failure, attempt, number_from, text_from
-from notebooks.models import random_ids, random_model
+from notebooks.checks.models import random_ids, random_model
 from stages import stage3_stopping, stage4_kv_cache
 from stages.stage2_sampling import greedy
-from support.trace import counting
+from support.counting import counting
 
 PLAIN, CACHED = stage3_stopping.generate, stage4_kv_cache.generate
 

@@ -7,11 +7,11 @@ from random import Random
 import torch
 
 from model import GPT, Cache
-from notebooks import museum
+from notebooks.checks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test, tensor_from
-from notebooks.models import random_ids, random_model
+from notebooks.checks.models import random_ids, random_model
 from stages.stage4_kv_cache import KVCache
-from support.trace import counting
+from support.counting import counting
 
 MakeCache = Callable[[GPT, int], Cache]
 

@@ -15,11 +15,11 @@ from notebooks.checks.evidence import (
     tensor_from,
     text_from,
 )
-from notebooks.models import random_ids, random_model
+from notebooks.checks.models import random_ids, random_model
 from stages import stage4_kv_cache
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import KVCache
-from support.trace import counting
+from support.counting import counting
 
 
 @torch.inference_mode()

@@ -7,8 +7,8 @@ import torch
 
 from model import GPT
 from notebooks.checks.evidence import Evidence, Failure, attempt, tensor_from
-from notebooks.models import random_ids, random_model
-from support.trace import counting
+from notebooks.checks.models import random_ids, random_model
+from support.counting import counting
 
 
 @torch.inference_mode()

@@ -7,13 +7,13 @@ from random import Random
 import torch
 
 from model import GPT
-from notebooks import museum
+from notebooks.checks import museum
 from notebooks.checks.evidence import Evidence, Failure, attempt, judge_test
-from notebooks.models import random_ids, random_model
+from notebooks.checks.models import random_ids, random_model
 from stages import stage4_kv_cache
 from stages.stage2_sampling import greedy
 from stages.stage6_serving import Engine, Request
-from support.trace import counting
+from support.counting import counting
 
 
 def check_next_step(answer: Callable[..., list[int]]) -> Evidence:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from support.trace import Record
+from tracing.record import Record
 
-TEMPLATE = Path(__file__).with_name("trace_page.html")
+TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def trace_page(prompt: str, records: Sequence[Record]) -> str:

@@ -1,7 +1,7 @@
 """Run lessons from top to bottom, with the solutions in the exercise cells.
 
-    python -m notebooks.execute         all of them, and store the outputs
-    python -m notebooks.execute 03 08   these
+    python -m notebooks.checks.execute         all of them, and store the outputs
+    python -m notebooks.checks.execute 03 08   these
 
 What is stored are the outputs alone: the exercise cells keep their stubs.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent.parent
 
 
 def lessons() -> list[Path]:
@@ -34,7 +34,7 @@ def execute(file: Path) -> nbformat.NotebookNode:
     sources = [cell.source for cell in code]
     for cell in code:
         if "exercise" in cell.metadata.get("tags", []):
-            cell.source = f"from notebooks.solutions import {answer_name(cell.source)}"
+            cell.source = f"from notebooks.checks.solutions import {answer_name(cell.source)}"
     # What a cell prints arrives in pieces, cut now here and now there: they are joined.
     folder = {"metadata": {"path": str(FOLDER)}}
     client = NotebookClient(notebook, resources=folder, coalesce_streams=True)

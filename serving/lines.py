@@ -1,10 +1,7 @@
 """Many requests from a file or a pipe: what `python sample.py --requests FILE` runs.
 
-One JSON object a line comes in; only the prompt is needed, the shell's options are the defaults of
-the rest, and the request on line n has the seed of the command plus n - 1:
-
-    {"id": "a", "prompt": "Once upon a time", "max_new_tokens": 50, "temperature": 0.8, "top_k": 40,
-     "top_p": 0.9, "min_p": 0.05, "seed": 7, "stop": ["."]}
+One JSON object a line comes in, with the fields that `fields.py` lists. The shell's options are the
+defaults of those left out, and the request on line n has the seed of the command plus n - 1.
 
 One a line goes out as soon as a request has ended, so not in the order of the lines: `line` and
 `id` say whose it is. What can't run is answered, too, with an `error` that says what to do.
@@ -22,36 +19,8 @@ from typing import Any
 import tiktoken
 
 from model import GPT
-from stages.stage2_sampling import Sampler
-from stages.stage3_stopping import StopCheck
+from serving.fields import parse, request_of
 from stages.stage6_serving import Engine, Request
-
-NUMBER = (int, float)
-FIELDS = {
-    "prompt": (str,), "max_new_tokens": (int,), "seed": (int,), "stop": (str, list),
-    "temperature": NUMBER, "top_k": (int,), "top_p": NUMBER, "min_p": NUMBER,
-}  # fmt: skip
-
-
-def parse(line: bytes) -> dict[str, Any]:
-    """The fields of a request. ValueError for what is no request, with what one looks like."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"this line is not JSON: {error}") from None
-    if not isinstance(fields, dict) or "prompt" not in fields:
-        raise ValueError('a request is an object with a prompt, such as {"prompt": "Once"}')
-    for name, value in fields.items():
-        if name == "id":
-            continue
-        if name not in FIELDS:
-            raise ValueError(f"{name} is no field of a request: these are id, {', '.join(FIELDS)}")
-        if type(value) not in FIELDS[name]:  # type: True is no number here
-            kinds = " or ".join(kind.__name__ for kind in FIELDS[name])
-            raise ValueError(f"{name} is {value!r}: it must be {kinds}")
-    if not all(isinstance(text, str) for text in fields.get("stop", [])):
-        raise ValueError(f"stop is {fields['stop']!r}: it must be a text or a list of texts")
-    return fields
 
 
 def lines_of(source: Path) -> "queue.Queue[bytes | None]":
@@ -119,11 +88,8 @@ def serve(
             fields = parse(line)
             head |= {"id": fields.pop("id")} if "id" in fields else {}
             fields = {**defaults, "seed": defaults["seed"] + number - 1, **fields}
-            prompt, stop = encode(fields.pop("prompt")), fields.pop("stop")
-            new, seed = fields.pop("max_new_tokens"), fields["seed"]
-            request = Request(prompt, new, Sampler(**fields), StopCheck(tokenizer, eos_ids, stop))
-            engine.submit(request)
-            alive[request] = head | {"seed": seed}
+            request = engine.submit(request_of(fields, tokenizer, encode, eos_ids))
+            alive[request] = head | {"seed": fields["seed"]}
         except Exception as error:  # whatever is wrong with one line, the others are answered
             counts["refused"] += 1
             answer(head | {"error": str(error)})

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from support.trace import Candidate, Record
+from tracing.record import Candidate, Record
 
 WIDTHS = {"": 4, "forward": 20, "last logits": 33, "choose, append": 15, "stop check": 20}
 

@@ -1,92 +1,22 @@
-"""Instruments that watch a run without changing it; the loops don't know about them.
+"""What each turn of a loop did, as plain data; the loops don't know that they are watched.
 
-`counting` says what a loop costs. `trace` says what each turn of it did:
-
-    steps = generate(model, ids, 50, sampler, should_stop)
-    turns = ((step.token, step.finish_reason) for step in steps)
-    for record in trace(model, tokenizer, turns, sampler, should_stop):
-        print(record.fed, record.cache_after, record.chosen.text, record.finish_reason)
+steps = generate(model, ids, 50, sampler, should_stop)
+turns = ((step.token, step.finish_reason) for step in steps)
+for record in trace(model, tokenizer, turns, sampler, should_stop):
+    print(record.fed, record.cache_after, record.chosen.text, record.finish_reason)
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from time import perf_counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import tiktoken
 import torch
 
-from model import GPT, Cache
+from model import GPT
+from stages.stage2_sampling import Sampler
+from stages.stage3_stopping import StopCheck
+from support.counting import counting
 from support.tokenizer import token_bytes
-
-if TYPE_CHECKING:
-    from stages.stage2_sampling import Sampler
-    from stages.stage3_stopping import StopCheck
-
-
-@dataclass
-class Forward:
-    """One pass through the model, as seen from outside."""
-
-    ids: torch.Tensor  # (B, T), the tokens it read
-    hidden: tuple[int, ...]  # shape of what the blocks made of them
-    cache_before: int | None  # cached positions; None without a cache
-    cache_after: int | None
-    seconds: float
-    head_rows: int = 0  # rows of logits made from it, V * C multiplications each
-    logits: torch.Tensor | None = None  # (V,), the last of these rows
-
-
-@dataclass
-class Counts:
-    """Work done by a model, counted where it is done."""
-
-    seen: list[Forward] = field(default_factory=list)
-
-    @property
-    def forwards(self) -> int:
-        """Passes through the blocks."""
-        return len(self.seen)
-
-    @property
-    def positions(self) -> int:
-        """Tokens fed to those passes, summed: token-positions."""
-        return sum(forward.ids.numel() for forward in self.seen)
-
-    @property
-    def head_rows(self) -> int:
-        """Rows of logits."""
-        return sum(forward.head_rows for forward in self.seen)
-
-
-@contextmanager
-def counting(model: GPT) -> Iterator[Counts]:
-    """Count what `model` does inside the `with` block."""
-    counts = Counts()
-    hidden, head = model.hidden, model.head
-
-    def watched_hidden(ids: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
-        before, start = getattr(cache, "length", None), perf_counter()
-        x = hidden(ids, cache)
-        seconds, after = perf_counter() - start, getattr(cache, "length", None)
-        counts.seen.append(Forward(ids, tuple(x.shape), before, after, seconds))
-        return x
-
-    def watched_head(x: torch.Tensor) -> torch.Tensor:
-        start = perf_counter()
-        logits = head(x)
-        forward = counts.seen[-1]
-        forward.seconds += perf_counter() - start
-        forward.head_rows += logits.numel() // logits.shape[-1]
-        forward.logits = logits.flatten(0, -2)[-1].clone()
-        return logits
-
-    model.hidden, model.head = watched_hidden, watched_head
-    try:
-        yield counts
-    finally:
-        model.hidden, model.head = hidden, head
 
 
 @dataclass(frozen=True)
@@ -129,8 +59,8 @@ def trace(
     model: GPT,
     tokenizer: tiktoken.Encoding,
     turns: Iterable[tuple[int, str | None]],
-    sampler: "Sampler",
-    should_stop: "StopCheck",
+    sampler: Sampler,
+    should_stop: StopCheck,
     top: int = 5,
 ) -> Iterator[Record]:
     """Yield a record for each turn of a loop over one sequence, whatever its stage.
@@ -185,7 +115,7 @@ def trace(
             )
 
 
-def verdict(should_stop: "StopCheck", ended: bool) -> tuple[str, str, str]:
+def verdict(should_stop: StopCheck, ended: bool) -> tuple[str, str, str]:
     """Text that may be shown now, text held back, and what its stop string still lacks."""
     new = should_stop.text[should_stop.released :]
     cut = should_stop.utf8.getstate()[0]  # the bytes of a character that is not yet whole
@@ -202,7 +132,7 @@ def verdict(should_stop: "StopCheck", ended: bool) -> tuple[str, str, str]:
     )
 
 
-def probabilities_of(logits: torch.Tensor, sampler: "Sampler") -> dict[str, torch.Tensor]:
+def probabilities_of(logits: torch.Tensor, sampler: Sampler) -> dict[str, torch.Tensor]:
     """Probabilities (V,) as the model gives them, and after each of the sampler's filters."""
     logits = logits.detach().to("cpu", torch.float64)[None]
     rows = {"model": logits}

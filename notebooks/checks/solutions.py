@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from model import GPT, Cache
-from notebooks.models import random_model
+from notebooks.checks.models import random_model
 from stages.stage2_sampling import Choose, greedy
 from stages.stage4_kv_cache import KVCache
 from stages.stage6_serving import Engine, Request

@@ -13,8 +13,8 @@ from random import Random
 import torch
 import torch.nn.functional as F
 
-from notebooks.models import random_model
-from notebooks.solutions import (
+from notebooks.checks.models import random_model
+from notebooks.checks.solutions import (
     LearnersCache,
     cancel_request,
     next_step,
