@@ -1,9 +1,10 @@
-"""Text to ids and back: a `tiktoken.Encoding` built from a folder's own vocab.json and merges.txt.
+"""Text to ids and back: a `tiktoken.Encoding` built from a folder's own files.
 
-Both files are GPT-2's format of byte-level BPE. vocab.json maps each token to its id and spells the
+GPT-2's format of byte-level BPE has two. vocab.json maps each token to its id and spells the
 token's bytes with printable characters; merges.txt lists the pairs of tokens that were joined, in
-the order in which training found them. tiktoken merges by id, lowest first, so ids have to follow
-that order; they do in every vocabulary trained this way, and loading checks it.
+the order in which training found them. tokenizer.json holds both. tiktoken merges by id, lowest
+first, so ids have to follow that order; they do in every vocabulary trained this way, and loading
+checks it.
 """
 
 import json
@@ -13,27 +14,40 @@ from tempfile import TemporaryDirectory
 
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN  # splits text into words
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from support.atomic import find
+from support.tokenizer_json import Contents, check_tokenizer_config, read_tokenizer_json
 
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILES = ("vocab.json", "merges.txt")
 
 
 def load_tokenizer(folder: Path | str) -> tiktoken.Encoding:
-    """Build the tokenizer from vocab.json and merges.txt in `folder`; nothing is downloaded.
+    """Build the tokenizer of `folder` from its own files; nothing is downloaded.
 
-    Raises ValueError for files that are missing, broken or unsuitable.
+    These are vocab.json and merges.txt, or tokenizer.json alone. Where a folder has all three, they
+    must agree. Raises ValueError for files that are missing, broken or not a GPT-2's.
     """
     folder = Path(folder)
-    vocab_file, merges_file = (find(folder, name) for name in TOKENIZER_FILES)
-    missing = [file.name for file in (vocab_file, merges_file) if not file.is_file()]
-    if missing:
+    names = (*TOKENIZER_FILES, "tokenizer.json", "tokenizer_config.json")
+    found = {name: find(folder, name) for name in names}
+    files = {name: file.read_bytes() for name, file in found.items() if file.is_file()}
+    missing = [name for name in TOKENIZER_FILES if name not in files]
+    if missing and "tokenizer.json" not in files:
         raise ValueError(
-            f"{folder} has no {' and no '.join(missing)}: copy both files of the tokenizer there"
+            f"{folder} has no {' and no '.join(missing)}, nor a tokenizer.json: "
+            "copy the tokenizer's files there"
         )
     try:
-        return build_tokenizer({file.name: file.read_bytes() for file in (vocab_file, merges_file)})
+        if "tokenizer_config.json" in files:
+            check_tokenizer_config(files["tokenizer_config.json"])
+        if "tokenizer.json" not in files:
+            return build_tokenizer(files)
+        single = read_tokenizer_json(files["tokenizer.json"])
+        if not missing:
+            _require_agreement(single, _read_pair(files))
+        return _build(single, "tokenizer.json", "tokenizer.json")
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
 
@@ -44,35 +58,79 @@ def build_tokenizer(files: Mapping[str, bytes]) -> tiktoken.Encoding:
     A vocabulary entry that is neither a byte nor the result of a merge, such as the end-of-text
     token, is a special token. Raises ValueError if the two contents don't make a tokenizer.
     """
+    return _build(_read_pair(files), *TOKENIZER_FILES)
+
+
+def _read_pair(files: Mapping[str, bytes]) -> Contents:
     try:
         vocab = json.loads(files["vocab.json"])
-        if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
+        if not isinstance(vocab, dict):
             raise ValueError("vocab.json must map tokens to whole numbers")
-        lines = files["merges.txt"].decode("utf-8").splitlines()
-        merged = [line.replace(" ", "") for line in lines if line and not _is_header(line)]
-        byte_of = _byte_of_character()
-        ordinary = [*byte_of, *dict.fromkeys(merged)]
-        ranks = {bytes(byte_of[c] for c in token): vocab[token] for token in ordinary}
-        special = {token: vocab[token] for token in vocab.keys() - set(ordinary)}
-    except (ValueError, AttributeError) as error:
+        header, *lines = files["merges.txt"].decode("utf-8").splitlines() or [""]
+    except ValueError as error:
         raise ValueError(f"vocab.json or merges.txt is broken: {error}") from None
-    except KeyError as error:
+    lines = lines if header.startswith("#version") else [header, *lines]
+    merges = [line for line in lines if line]
+    ordinary = {*_byte_of_character(), *(merge.replace(" ", "") for merge in merges)}
+    return Contents(vocab, merges, vocab.keys() - ordinary)
+
+
+def _build(contents: Contents, vocab_file: str, merges_file: str) -> tiktoken.Encoding:
+    vocab, merges, special = contents
+    if not all(type(i) is int for i in vocab.values()):
+        raise ValueError(f"{vocab_file} is broken: it must map tokens to whole numbers")
+    byte_of = _byte_of_character()
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    for pair in pairs:
+        if len(pair) != 2 or not byte_of.keys() >= set("".join(pair)):
+            raise ValueError(
+                f"{vocab_file} or {merges_file} is broken: {' '.join(pair)!r} is no pair of tokens"
+            )
+    ordinary = [*byte_of, *map("".join, pairs)]
+    for token in (*ordinary, *(part for pair in pairs for part in pair)):
+        if token not in vocab:
+            raise ValueError(
+                f"{vocab_file} lacks the token {token!r}, which is one of the 256 bytes or of the "
+                "merges"
+            )
+    if vocab.keys() - special != set(ordinary) or special & set(ordinary):
+        [odd, *_] = sorted((vocab.keys() - special) ^ set(ordinary) | special & set(ordinary))
         raise ValueError(
-            f"vocab.json lacks the token {error}, which is one of the 256 bytes or of the merges"
-        ) from None
-    merge_ids = [vocab[token] for token in ordinary[256:]]
-    if merge_ids != sorted(merge_ids) or sorted(vocab.values()) != list(range(len(vocab))):
-        raise ValueError(
-            f"the ids in vocab.json must be 0 to {len(vocab) - 1}, "
-            "with the merges in the order of merges.txt"
+            f"{vocab_file} has {odd!r}, which must be either made by a merge or a special token"
         )
+    ids = [vocab[token] for token in ordinary[256:]]
+    if ids != sorted(set(ids)) or sorted(vocab.values()) != list(range(len(vocab))):
+        raise ValueError(
+            f"the ids in {vocab_file} must be 0 to {len(vocab) - 1}, "
+            f"with the merges in the order of {merges_file}"
+        )
+    # tiktoken knows ids and not pairs: it joins any two tokens whose bytes are a token. That comes
+    # to the same if each token is what its own bytes are joined to.
+    bpe = models.BPE(vocab, pairs)
+    for token in ordinary:
+        if len(bpe.tokenize(token)) > 1:
+            raise ValueError(f"{merges_file} has a merge to {token!r} that is never reached")
     return tiktoken.Encoding(
-        "gpt2-style", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special
+        "gpt2-style",
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks={bytes(byte_of[c] for c in token): vocab[token] for token in ordinary},
+        special_tokens={token: vocab[token] for token in special},
     )
 
 
-def _is_header(line: str) -> bool:
-    return line.startswith("#version")
+def _require_agreement(single: Contents, pair: Contents) -> None:
+    """ValueError if tokenizer.json contradicts vocab.json and merges.txt; it may add specials."""
+    for token, number in pair.vocab.items():
+        if single.vocab.get(token) != number:
+            raise ValueError(
+                f"vocab.json and tokenizer.json disagree about {token!r} "
+                f"({number} and {single.vocab.get(token)}): keep the files of one tokenizer"
+            )
+    if single.merges != pair.merges:
+        raise ValueError(
+            "merges.txt and tokenizer.json disagree about the merges: keep the files of one "
+            "tokenizer"
+        )
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -106,9 +164,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> dict[str, bytes]:
     It has the 256 bytes, then merges while there are pairs to merge and fewer than `vocab_size`
     tokens, then the end-of-text token, which so takes the last id, as in GPT-2.
     """
-    # Imported here because only training needs it, and every run of sample.py would wait for it.
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     if vocab_size < 257:
         raise ValueError(f"vocab_size is {vocab_size}: 256 bytes and end-of-text need 257")
     bpe = Tokenizer(models.BPE())
