@@ -12,18 +12,19 @@ at a time, and the tokens stay the same.
 
 import torch
 
-from model import GPT
+from model import GPT, require_ids
 from support.checkpoint import TINY, load
 from support.counting import counting
 from support.tokenizer import decode
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(model: GPT, ids: torch.Tensor, max_new_tokens: int) -> torch.Tensor:
     """Append the likeliest token, max_new_tokens times: ids (B, T) -> (B, T + max_new_tokens).
 
     Beyond `block_size` tokens the model sees only the newest `block_size`, as in nanoGPT.
     """
+    require_ids(ids)
     for _ in range(max_new_tokens):
         context = ids[:, -model.config.block_size :]
         logits = model(context)  # forward pass: (B, T, V)

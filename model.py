@@ -91,10 +91,9 @@ class Projection(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Zeroes a share of the values, which helps training; under inference mode, none of them.
+    """Zeroes a share of the values, which helps training; without gradients, none of them.
 
-    So a model that was left in train mode generates as one in eval mode does, and no loop has to
-    switch modes and switch them back.
+    So a model left in train mode generates as one in eval mode, and no loop has to switch modes.
     """
 
     def __init__(self, p: float):
@@ -102,7 +101,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def rate(self) -> float:
-        return self.p if self.training and not torch.is_inference_mode_enabled() else 0.0
+        return self.p if self.training and torch.is_grad_enabled() else 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, self.rate()) if self.p else x
@@ -116,8 +115,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        C = config.n_embd
-        std = 1 / math.sqrt(C)
+        C, std = config.n_embd, 1 / math.sqrt(config.n_embd)
         self.n_head = config.n_head
         self.c_attn = Projection(C, 3 * C, std)
         self.c_proj = Projection(C, C, std)
@@ -148,15 +146,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        C = config.n_embd
-        std = 1 / math.sqrt(C)
+        C, std = config.n_embd, 1 / math.sqrt(config.n_embd)
         self.c_fc = Projection(C, 4 * C, std)
         self.c_proj = Projection(4 * C, C, std / math.sqrt(2 * config.n_layer))
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.c_fc(x)  # (B, T, 4C)
-        x = F.gelu(x, approximate="tanh")  # GPT-2 uses the tanh form, not the exact one
+        x = F.gelu(self.c_fc(x), approximate="tanh")  # (B, T, 4C); GPT-2 has the tanh form
         return self.dropout(self.c_proj(x))  # (B, T, C)
 
 
@@ -174,8 +170,7 @@ class Block(nn.Module):
         self, x: torch.Tensor, mask: torch.Tensor | None, layer: int, cache: Cache | None
     ) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x), mask, layer, cache)
-        x = x + self.mlp(self.ln_2(x))
-        return x
+        return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
@@ -224,23 +219,26 @@ class GPT(nn.Module):
         return hidden @ self.wte.weight.T
 
     def _check(self, ids: torch.Tensor) -> None:
-        limit, V = self.config.block_size, self.config.vocab_size
-        if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"ids are {ids.dtype} of shape {tuple(ids.shape)}: "
-                "the model reads integers of shape (batch, tokens)"
-            )
+        require_ids(ids)
+        tokens, limit, V = ids.shape[1], self.config.block_size, self.config.vocab_size
         if ids.numel() == 0:
             raise ValueError("no ids: begin with at least one, such as the end-of-text token")
-        if ids.shape[1] > limit:
-            raise ValueError(
-                f"{ids.shape[1]} tokens, but the model reads {limit} at once: "
-                f"shorten the text or keep ids[:, -{limit}:]"
-            )
+        if tokens > limit:
+            raise ValueError(f"{tokens} tokens, the model reads {limit}: give ids[:, -{limit}:]")
         low, high = ids.aminmax()
         if low < 0 or high >= V:
             wrong = low.item() if low < 0 else high.item()
             raise ValueError(f"id {wrong} is not a token: the vocabulary has ids 0 to {V - 1}")
+
+
+def require_ids(ids: object) -> None:
+    """ValueError unless ids are what the model and the loops take: int64, (B, T)."""
+    kind, shape = getattr(ids, "dtype", type(ids).__name__), tuple(getattr(ids, "shape", ()))
+    if kind is not torch.int64 or len(shape) != 2:
+        raise ValueError(
+            f"ids are {kind} of shape {shape}: the model reads int64 of shape (batch, tokens), "
+            "such as torch.tensor([[1, 2]])"
+        )
 
 
 def causal_mask(T: int, S: int, device: torch.device) -> torch.Tensor:

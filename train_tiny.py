@@ -180,7 +180,7 @@ def loss_of(model: GPT, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def validation_loss(
     model: GPT, inputs: torch.Tensor, targets: torch.Tensor, end_of_text: int
 ) -> float:

@@ -90,7 +90,7 @@ class Peers:
     def ours_plain(self, new: int) -> list[int]:
         return plain_generate(self.model, self.ids, new)[0, self.ids.shape[1] :].tolist()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def theirs(self, new: int, use_cache: bool = True) -> list[int]:
         ids = self.transformers.generate(
             self.ids,
@@ -143,7 +143,7 @@ def one_sequence(peers: Peers, new: int, rounds: int, plain: bool) -> tuple[Time
     return times, new * peers.bytes_a_step(new) / bandwidth
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def position_cost(model: GPT, rounds: int) -> Times:
     """Seconds of one decode step behind 50 and 900 cached tokens; plain: of one whole forward."""
     ids = torch.randint(model.config.vocab_size, (1, 901))
@@ -164,7 +164,7 @@ def position_cost(model: GPT, rounds: int) -> Times:
     return interleaved(rounds, runs)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def prefill(peers: Peers, rounds: int) -> Times:
     """Seconds to read a prompt of 900 tokens and give the logits of its last position."""
     ids = torch.randint(50_000, (1, 900))

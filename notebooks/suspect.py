@@ -91,7 +91,7 @@ class Cache(KVCache):
         return torch.ones(T, self.length + T, dtype=torch.bool).tril()
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     model: GPT,
     prompt: list[int],
@@ -120,7 +120,7 @@ def generate(
     return new, "max_new_tokens"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate_batch(
     model: GPT,
     prompts: list[list[int]],

@@ -10,15 +10,16 @@ of GPT-2's. Stays equal: the tokens.
 
 import torch
 
-from model import GPT
+from model import GPT, require_ids
 from support.checkpoint import TINY, load
 from support.counting import counting
 from support.tokenizer import decode
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(model: GPT, ids: torch.Tensor, max_new_tokens: int) -> torch.Tensor:
     """Append the likeliest token, max_new_tokens times: ids (B, T) -> (B, T + max_new_tokens)."""
+    require_ids(ids)
     for _ in range(max_new_tokens):
         context = ids[:, -model.config.block_size :]
         hidden = model.hidden(context)  # forward pass: (B, T, C)

@@ -16,16 +16,17 @@ from numbers import Integral
 
 import torch
 
-from model import GPT
+from model import GPT, require_ids
 from support.checkpoint import TINY, load
 from support.tokenizer import decode
 
 Choose = Callable[[torch.Tensor], torch.Tensor]  # logits (B, V) -> tokens (B, 1)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(model: GPT, ids: torch.Tensor, max_new_tokens: int, choose: Choose) -> torch.Tensor:
     """Append a token by the rule `choose`, max_new_tokens times: (B, T) -> (B, T + new)."""
+    require_ids(ids)
     for _ in range(max_new_tokens):
         context = ids[:, -model.config.block_size :]
         hidden = model.hidden(context)  # forward pass: (B, T, C)
@@ -59,8 +60,7 @@ def apply_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
 
     logits [1, 3, 3, 2], k=1 -> keeps id 1.  Source: Fan et al. 2018, arXiv:1805.04833.
     """
-    whole = isinstance(k, Integral) and k > 0
-    require(whole, "top_k", k, "a whole number from 1, or 0 for off")
+    require(isinstance(k, Integral) and k > 0, "top_k", k, "a whole number from 1, or 0 for off")
     order = logits.argsort(dim=-1, descending=True, stable=True)  # ids, likeliest first
     return logits.scatter(-1, order[:, k:], -math.inf)
 
@@ -124,8 +124,7 @@ class Sampler:
         min_p: float = 0.0,
         seed: int = 0,
     ):
-        whole = isinstance(seed, Integral) and seed >= 0
-        require(whole, "seed", seed, "a whole number from 0")
+        require(isinstance(seed, Integral) and seed >= 0, "seed", seed, "a whole number from 0")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
         self.random = random.Random(seed)
         self.step = 0
@@ -134,6 +133,7 @@ class Sampler:
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """Choose a token: logits (1, V) -> (1, 1). ValueError if a logit is NaN or infinite."""
+        require(len(logits) == 1, "batch", len(logits), "1, or pass each_row([Sampler(), ...])")
         require_finite(logits, self.step)
         self.step += 1
         if self.temperature == 0:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tiktoken
 import torch
 
-from model import GPT
+from model import GPT, require_ids
 from stages.stage2_sampling import Choose, Sampler
 from support.checkpoint import TINY, load
 from support.tokenizer import token_bytes
@@ -31,7 +31,7 @@ class Step:
     finish_reason: str | None  # eos, stop_string, max_new_tokens or context_full on the last step
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     model: GPT,
     ids: torch.Tensor,
@@ -52,8 +52,8 @@ def generate(
         logits = model.head(hidden[:, -1])  # logits of the last position: (1, V)
         token = choose(logits)  # choose: (1, 1)
         ids = torch.cat((ids, token), dim=1)  # append: (1, T + 1)
-        reason = should_stop(token.item()) or (limit_reason if count == limit else None)
-        yield Step(token.item(), logits[0], reason)
+        reason = should_stop(int(token)) or (limit_reason if count == limit else None)
+        yield Step(int(token), logits[0], reason)
         if reason:  # stop check
             return
 
@@ -66,9 +66,10 @@ def token_budget(
     With context="stop" the last position of the context is still used: 13 tokens of prompt and a
     block_size of 16 leave room for 3. A prompt that fills the context leaves room for none.
     """
+    require_ids(ids)
     rows, tokens = ids.shape
     if rows != 1:
-        raise ValueError(f"ids hold {rows} sequences: this loop runs one, call it for each of them")
+        raise ValueError(f"ids hold {rows} sequences: this loop runs one, such as ids[:1]")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: it must be 0 or above")
     if context == "crop":

@@ -38,9 +38,11 @@ class KVCache:
         self.capacity = min(capacity, config.block_size)
         D = config.n_embd // config.n_head
         shape = (config.n_layer, 2, batch_size, config.n_head, self.capacity, D)
-        # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
-        self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.layers = [(keys, values) for keys, values in self.memory]  # views of it
+        with torch.inference_mode(False):  # an ordinary tensor, whichever mode the caller is in
+            # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
+            self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+            # Parts of it; by .data, writing to one doesn't count as a change of the others.
+            self.layers = [(keys.data, values.data) for keys, values in self.memory]
         self.length = 0
 
     def positions(self, T: int) -> torch.Tensor:
@@ -74,7 +76,13 @@ class KVCache:
         self.length += T
 
 
-@torch.inference_mode()
+def ordinary(logits: torch.Tensor) -> torch.Tensor:
+    """A copy for the caller, who may change it or train with it: inference mode forbids both."""
+    with torch.inference_mode(False):
+        return logits.clone()
+
+
+@torch.inference_mode()  # like no_grad, and a step of the embedded model is an eighth faster
 def generate(
     model: GPT,
     ids: torch.Tensor,
@@ -97,8 +105,8 @@ def generate(
         logits = model.head(hidden[:, -1])  # logits of the last position: (1, V)
         new = choose(logits)  # choose: (1, 1), and decode: the next forward reads only this token
         ids = torch.cat((ids, new), dim=1)  # append: (1, T + 1)
-        reason = should_stop(new.item()) or (limit_reason if count == limit else None)
-        yield Step(new.item(), logits[0], reason)
+        reason = should_stop(int(new)) or (limit_reason if count == limit else None)
+        yield Step(int(new), ordinary(logits[0]), reason)
         if reason:  # stop check
             return
 

@@ -22,6 +22,7 @@ which would be a new prefill for each token: a full context ends a request.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from time import perf_counter
 
 import torch
@@ -45,11 +46,14 @@ class Request:
     should_stop: ShouldStop  # its own
     ids: list[int] = field(init=False)  # the prompt, then the new tokens
     finish_reason: str | None = field(default=None, init=False)
-    end: int | None = field(default=None, init=False)  # len(ids) at which the limit is reached
+    end: int = field(default=0, init=False)  # len(ids) at which the limit is reached
     limit_reason: str | None = field(default=None, init=False)  # what to call that limit
 
     def __post_init__(self):
-        self.prompt = list(self.prompt)
+        try:
+            self.prompt = [index(i) for i in self.prompt]
+        except TypeError as error:
+            raise ValueError(f"prompt must be ids, such as [1, 2]: {error}") from None
         self.ids = list(self.prompt)
 
     @property
@@ -60,17 +64,15 @@ class Request:
     def start(self, block_size: int) -> None:
         """Work out the limit; with no token to make, the request ends here.
 
-        Raises ValueError for a prompt that is empty or longer than block_size, and for a second
-        run.
+        ValueError for a prompt that is empty or longer than block_size, and for a second run.
         """
-        if self.end is not None:
+        if self.limit_reason:
             raise ValueError("this request has run: its sampler is used up, make a new request")
         tokens = len(self.prompt)
         if not 0 < tokens <= block_size:
             raise ValueError(f"prompt has {tokens} tokens: the model reads 1 to {block_size}")
-        limit, self.limit_reason = token_budget(
-            torch.tensor([self.prompt]), self.max_new_tokens, block_size, context="stop"
-        )
+        ids = torch.tensor([self.prompt])
+        limit, self.limit_reason = token_budget(ids, self.max_new_tokens, block_size, "stop")
         self.end = tokens + limit
         self.finish_reason = self.at_limit()
 
@@ -90,16 +92,13 @@ class Slots:
         self.capacity = min(capacity, config.block_size)
         D = config.n_embd // config.n_head
         shape = (config.n_layer, 2, rows, config.n_head, self.capacity, D)
-        # Zeros, not empty memory: a masked value still counts as 0 * value, and 0 * NaN is NaN.
-        self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        with torch.inference_mode(False):  # as in stage 4
+            self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self.lengths = [0] * rows
         self.written = [0] * rows  # how far forwards have written, those that broke off too
 
     def view(self, rows: slice, counts: Sequence[int]) -> "View":
-        """The cache of one forward over neighbouring rows, of which row b feeds counts[b] tokens.
-
-        Raises ValueError if there is no room for them.
-        """
+        """The cache of one forward, whose row b feeds counts[b] tokens; ValueError without room."""
         for length, count in zip(self.lengths[rows], counts, strict=True):
             if not 0 < count <= self.capacity - length:
                 raise ValueError(
@@ -170,7 +169,7 @@ class View:
         self, layer: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write k, v (B, H, T, D), but no pads, into the slots; views of all, (B, H, S, D)."""
-        keys, values = self.memory[layer]  # two (B, H, capacity, D)
+        keys, values = (part.data for part in self.memory[layer])  # two (B, H, capacity, D)
         keys[self.row, :, self.at] = k[self.row, :, self.step]
         values[self.row, :, self.at] = v[self.row, :, self.step]
         return keys[:, :, : self.S], values[:, :, : self.S]
@@ -218,7 +217,7 @@ def generate(model: GPT, requests: Sequence[Request]) -> list[Request]:
         hidden = model.hidden(pad(new, slots.memory.device), cache)  # forward pass: (B, T, C)
         logits = model.head(last_positions(hidden, counts))  # of each row's last position: (B, V)
         for request, row in zip(running, logits.split(1), strict=True):
-            token = request.choose(row).item()  # choose
+            token = int(request.choose(row))  # choose
             request.ids.append(token)  # append
             request.finish_reason = request.should_stop(token) or request.at_limit()  # stop check
         remove_ended(running, slots)
@@ -230,7 +229,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # the fastest for a model this small
     model, tokenizer = load(TINY)
     prompts = ["", "Once", "Once upon a time", "Once upon a time, a fox lived at the"] * 2
-    prompts = [tokenizer.encode(prompt) or [tokenizer.eot_token] for prompt in prompts]
+    starts = [tokenizer.encode(prompt) or [tokenizer.eot_token] for prompt in prompts]
 
     def rules(seed: int) -> tuple[Sampler, StopCheck]:
         return Sampler(0.8, seed=seed), StopCheck(tokenizer, tokenizer.eot_token)
@@ -238,13 +237,13 @@ if __name__ == "__main__":
     start = perf_counter()
     with counting(model) as alone:
         texts = []
-        for seed, ids in enumerate(prompts):
+        for seed, ids in enumerate(starts):
             steps = stage4.generate(model, torch.tensor([ids]), 200, *rules(seed))
             texts.append([step.token for step in steps])
     alone_seconds = perf_counter() - start
 
     start = perf_counter()
-    requests = [Request(ids, 200, *rules(seed)) for seed, ids in enumerate(prompts)]
+    requests = [Request(ids, 200, *rules(seed)) for seed, ids in enumerate(starts)]
     with counting(model) as together:
         generate(model, requests)
     seconds = perf_counter() - start

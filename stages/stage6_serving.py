@@ -274,7 +274,7 @@ class Engine:
                 self._record("prefilled", request, count)
             if not request.decoding:  # there is more of its prompt to read
                 return
-            token = request.choose(result).item()  # choose
+            token = int(request.choose(result))  # choose
             request.ids.append(token)  # append
             request.token_times.append(perf_counter())
             self._record("token", request)

@@ -103,7 +103,7 @@ def _why_text(
     return "the model read the right tokens: choose the one with the largest logit"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_count_forwards(answer: Callable[[int, int, int | None], int]) -> Evidence:
     """Compare with a counter around the project's loop."""
     model, random = random_model(block_size=32), Random(1)

@@ -31,7 +31,7 @@ def random_shapes() -> list[tuple[int, int]]:
     return sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_sentence_probabilities(
     answer: Callable[[GPT, torch.Tensor], torch.Tensor],
 ) -> Evidence:
@@ -91,7 +91,7 @@ def _why_probability(logits: torch.Tensor, ids: torch.Tensor, yours: torch.Tenso
     return "the probability that row t gives to token t + 1"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_reads_last_row(answer: Callable[[GPT, Loop], bool]) -> Evidence:
     """Hand the learner's test the loops of stages 0 and 1, then each broken one."""
     model = random_model(block_size=24)
@@ -113,7 +113,7 @@ def check_reads_last_row(answer: Callable[[GPT, Loop], bool]) -> Evidence:
     )
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_logits_of_last_row(answer: Callable[[GPT, torch.Tensor], torch.Tensor]) -> Evidence:
     """Compare with the last row of all logits; count forwards and rows of the head."""
     model, all_rows, your_rows = random_model(block_size=16), 0, 0

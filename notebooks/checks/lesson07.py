@@ -17,7 +17,7 @@ from support.counting import counting
 PLAIN, CACHED = stage3_stopping.generate, stage4_kv_cache.generate
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_token_positions(answer: Callable[[int, int], tuple[int, int]]) -> Evidence:
     """Compare with counters around both loops, for 20 pairs of prompt and new tokens."""
     model, random = random_model(block_size=32), Random(7)
@@ -55,7 +55,7 @@ def _why_positions(P: int, N: int, target: tuple[int, ...], yours: tuple[int, ..
     return f"the plain loop feeds {turns}"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_lean_generate(answer: Callable[[GPT, torch.Tensor, int], torch.Tensor]) -> Evidence:
     """Tokens of the plain loop, N forwards, one row of logits each."""
     model, random = random_model(block_size=16), Random(7)
@@ -118,7 +118,7 @@ class Clock:
         return hidden
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_time_ratio(answer: Callable[[int, int, float, float], float]) -> Evidence:
     """Compare with both loops on a model whose clock follows the rule exactly."""
     random = Random(7)

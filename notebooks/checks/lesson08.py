@@ -16,7 +16,7 @@ from support.counting import counting
 MakeCache = Callable[[GPT, int], Cache]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_learners_cache(answer: MakeCache) -> Evidence:
     """Use caches as loops do, piece by piece, and compare all that they return."""
     model, random = random_model(block_size=16), Random(8)
@@ -130,7 +130,7 @@ def _compare_with_whole(answer: MakeCache, chunks: list[int], case: str, model: 
         past += chunk.shape[1]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_cached_attention(answer: Callable[..., torch.Tensor]) -> Evidence:
     """Compare with the last rows of attention over the whole text, float64."""
     random = Random(8)
@@ -204,7 +204,7 @@ def _recognised(yours: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> str:
     return ""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_cache_is_right(answer: Callable[[GPT, MakeCache], bool]) -> Evidence:
     """Hand the learner's test a right cache, then each broken one."""
     model = random_model(block_size=24)

@@ -22,7 +22,7 @@ from stages.stage4_kv_cache import KVCache
 from support.counting import counting
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_chunked_prefill(answer: Callable[..., torch.Tensor]) -> Evidence:
     """Last logits, and the first decode step after it, against one forward over all."""
     model, random = random_model(block_size=24), Random(9)
@@ -73,7 +73,7 @@ def _same_row(case: str, rows: torch.Tensor, row: int, yours: torch.Tensor) -> N
         )
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_cached_crop(answer: Callable[[GPT, torch.Tensor, int], torch.Tensor]) -> Evidence:
     """Tokens of the plain loop across the edge, from no more token-positions than needed."""
     W = 8

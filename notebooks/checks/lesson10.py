@@ -11,7 +11,7 @@ from notebooks.checks.models import random_ids, random_model
 from support.counting import counting
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_batched_last_logits(answer: Callable[..., torch.Tensor]) -> Evidence:
     """Compare with each prompt alone, float64, and count the forwards."""
     model, random = random_model(), Random(10)
@@ -102,7 +102,7 @@ def _why_logits(model: GPT, prompts: list[list[int]], yours: torch.Tensor, row: 
     return "alone, this prompt has other logits at its last token"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_generate_rows(answer: Callable[..., list[list[int]]]) -> Evidence:
     """Compare with each row alone; the end token is one that a row really makes."""
     model, random = random_model(block_size=24), Random(10)
@@ -172,7 +172,7 @@ def _why_row(
     return f"new token {same} is the first that differs from the row's own text alone"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_choose_rows(answer: Callable[..., torch.Tensor]) -> Evidence:
     """Compare with the choice for each row alone; some batches have as many rows as tokens."""
     random = Random(10)

@@ -89,7 +89,7 @@ def _why_feeds(
     return "first come, first served: each prompt gets what the ones before it have left"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def check_cancel_request(answer: Callable[[Engine, Request], bool]) -> Evidence:
     """Cancel one of five requests in each state, beside an engine that cancels by itself."""
     model, fed, tried = random_model(block_size=32), 0, Counter()
