@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from support.atomic import write_whole
-from support.shell import Parser
+from support.shell import Parser, flags_for, reason
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--plot", type=Path, metavar="FILE.png", help="draw the candidates of each turn")
     add("--html", type=Path, metavar="FILE.html", help="write a page to step through the turns")
     add("--requests", type=Path, metavar="FILE", help="answer many requests together: one JSON "
-        'object a line, such as {"prompt": "Once"}; - reads stdin; serving/fields.py has all fields')  # fmt: skip
+        'object a line, such as {"prompt": "Once"}; - reads stdin; see serving/')  # fmt: skip
     add("--slots", type=int, metavar="N", help="how many requests run at once; default 8")
     add("--device", default="cpu", help="cpu (default), cuda, mps, or auto: the best there is")
     add("--dtype", default="float32", choices=("float64", "float32", "bfloat16", "float16"),
@@ -95,6 +95,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{option} shows one text: leave --num-samples out")
         if file is not None and not file.absolute().parent.is_dir():
             parser.error(f"{option}: there is no folder {file.parent}, make it first")
+        if file is not None and file.is_dir():
+            parser.error(f"{option}: {file} is a folder, name a file in it")
     if args.requests is None and args.slots is not None:
         parser.error("--slots is for --requests FILE: give both of them")
     if args.requests is not None:
@@ -226,9 +228,10 @@ def write_sample(
         if not args.json and not late:
             print(text, end="", flush=True)
 
-    limit, finish_reason = token_budget(
-        ids, args.max_new_tokens, model.config.block_size, args.context
-    )
+    with flags_for(("max_new_tokens", "context")):
+        limit, finish_reason = token_budget(
+            ids, args.max_new_tokens, model.config.block_size, args.context
+        )
     tokens: list[int] = []
     records: list[Record] = []
     turns = new_tokens(args, model, ids, choose, should_stop)
@@ -304,7 +307,8 @@ def run(args: argparse.Namespace) -> None:
     settings = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     settings = {name: value for name, value in settings.items() if value is not None}
     settings.setdefault("temperature", 0 if args.greedy or args.stage < 2 else 0.8)
-    samplers = [Sampler(**settings, seed=args.seed + i) for i in range(args.num_samples)]
+    with flags_for((*settings, "seed")):
+        samplers = [Sampler(**settings, seed=args.seed + i) for i in range(args.num_samples)]
     stop_strings = [from_shell(text) for text in args.stop]
     prompt = read_prompt(args)
 
@@ -361,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, OSError) as error:
-        print(f"sample.py: {error}", file=sys.stderr)
+        print(f"sample.py: {reason(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -34,11 +34,11 @@ from stages.stage2_sampling import Sampler
 from stages.stage3_stopping import StopCheck
 from stages.stage4_kv_cache import generate
 from support import corpus
-from support.atomic import find
+from support.atomic import find, require_writable
 from support.checkpoint import load, pack_optimizer, save, unpack_optimizer
 from support.dataset import batch, make_tokens, read_documents, window_starts
 from support.plots import plot_loss
-from support.shell import Parser
+from support.shell import Parser, flags_for, reason
 from support.tokenizer import TOKENIZER_FILES, build_tokenizer, train_bpe
 
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -57,19 +57,40 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--resume", action="store_true", help="go on with the run in --out, with its settings")
     add("--steps", type=int, default=2400, help="batches to learn from")
     add("--seed", type=int, default=0, help="of the stories, the weights and the batches")
-    add("--batch_size", type=int, default=4, help="windows of text in a batch")
-    add("--block_size", type=int, default=256, help="tokens in a window: the model's context")
-    add("--vocab_size", type=int, default=1024, help="tokens in the vocabulary, at most")
-    add("--n_layer", type=int, default=2, help="blocks")
-    add("--n_head", type=int, default=4, help="attention heads in a block")
-    add("--n_embd", type=int, default=176, help="channels")
-    add("--learning_rate", type=float, default=3e-3, help="at its highest, after the warm-up")
+    add("--batch-size", type=int, default=4, help="windows of text in a batch")
+    add("--block-size", type=int, default=256, help="tokens in a window: the model's context")
+    add("--vocab-size", type=int, default=1024, help="tokens in the vocabulary, at most")
+    add("--n-layer", type=int, default=2, help="blocks")
+    add("--n-head", type=int, default=4, help="attention heads in a block")
+    add("--n-embd", type=int, default=176, help="channels")
+    add("--learning-rate", type=float, default=3e-3, help="at its highest, after the warm-up")
     add("--threads", type=int, default=2, help="CPU threads")
     args = parser.parse_args(arguments)
-    for name in ("stories", "steps", "batch_size", "threads"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} is {getattr(args, name)}: it must be at least 1")
+    limits = {
+        "--stories": (args.stories, 1, math.inf), "--steps": (args.steps, 1, math.inf),
+        "--batch-size": (args.batch_size, 1, math.inf), "--threads": (args.threads, 1, 1024),
+        "--seed": (args.seed, 0, 2**63 - 1), "--vocab-size": (args.vocab_size, 257, math.inf),
+    }  # fmt: skip
+    for flag, (value, lowest, highest) in limits.items():
+        if not lowest <= value <= highest:
+            upper = "" if highest == math.inf else f" and at most {highest}"
+            parser.error(f"{flag} is {value}: it must be at least {lowest}{upper}")
+    if not 0 < args.learning_rate < math.inf:
+        parser.error(f"--learning-rate is {args.learning_rate}: it must be above 0, and finite")
+    try:
+        with flags_for(vars(args)):
+            config_of(args, args.vocab_size)
+        if not args.resume:
+            require_writable(args.out)
+    except ValueError as error:
+        parser.error(str(error))
     return args
+
+
+def config_of(args: argparse.Namespace, vocab_size: int) -> GPTConfig:
+    """The model's shape, by the settings. ValueError for one that can't be."""
+    shape = {name: getattr(args, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+    return GPTConfig(vocab_size=vocab_size, **shape)
 
 
 def begin(args: argparse.Namespace) -> None:
@@ -84,12 +105,11 @@ def begin(args: argparse.Namespace) -> None:
     needed = 10 * (args.block_size + 2)  # a tenth is for validation, one window of it at least
     if len(tokens) < needed:
         raise ValueError(
-            f"the corpus has {len(tokens)} tokens, with a block_size of {args.block_size} it needs "
-            f"{needed}: give more text or a smaller --block_size"
+            f"the corpus has {len(tokens)} tokens, with --block-size {args.block_size} it needs "
+            f"{needed}: give more text or a smaller --block-size"
         )
     torch.manual_seed(args.seed)
-    shape = {name: getattr(args, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
-    model = GPT(GPTConfig(vocab_size=tokenizer.n_vocab, **shape))
+    model = GPT(config_of(args, tokenizer.n_vocab))
     files["tokens.bin"] = tokens.tobytes()
     settings = {name: value for name, value in vars(args).items() if name not in ("out", "resume")}
     state = {"settings": settings, "step": 0, "training": [], "validation": []}
@@ -275,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        console.print(f"train_tiny.py: {error}")
+        console.print(f"train_tiny.py: {reason(error)}")
         return 2
 
 

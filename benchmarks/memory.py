@@ -6,7 +6,6 @@ Prints the peak memory of `sample.py` on a model, by default the 124M shape with
 beyond that of the interpreter with PyTorch imported, as a multiple of the size of its weights.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from speed import write_gpt2
 
 from model import GPTConfig
+from support.shell import Parser
 
 REPO = Path(__file__).resolve().parent.parent
 PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"  # in KiB
@@ -29,7 +29,7 @@ def peak(script: str, *arguments: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How much memory does sampling take?")
+    parser = Parser(description="How much memory does sampling take?")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="default: the 124M shape")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

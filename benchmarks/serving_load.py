@@ -8,7 +8,6 @@ decode, or too late. Some can't run: a prompt that is too long, an id that doesn
 that raises. Nobody keeps a request that has ended, so memory has to stay flat.
 """
 
-import argparse
 import gc
 import random
 from collections import Counter
@@ -25,6 +24,7 @@ from stages.stage3_stopping import StopCheck
 from stages.stage6_serving import POLICIES, Engine, Request
 from support import corpus
 from support.checkpoint import TINY, load
+from support.shell import Parser
 
 
 @dataclass
@@ -122,7 +122,7 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Does the engine hold under load?")
+    parser = Parser(description="Does the engine hold under load?")
     parser.add_argument("--requests", type=int, default=2000, help="default 2000")
     parser.add_argument("--slots", type=int, default=8, help="default 8")
     parser.add_argument("--policy", choices=POLICIES, default="mixed")

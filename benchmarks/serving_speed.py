@@ -15,7 +15,6 @@ are missing to a full batch are the waiting that the engine removes. Speed is in
 at a time.
 """
 
-import argparse
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +31,7 @@ from stages.stage6_serving import Engine, Request
 from support.checkpoint import TINY, load
 from support.counting import Counts, counting
 from support.layout import lay_out_for_decoding
+from support.shell import Parser
 
 REPO = Path(__file__).resolve().parent.parent
 MARK = "<!-- printed by benchmarks/serving_speed.py -->"
@@ -130,7 +130,7 @@ def table(counts: dict[str, Counts], seconds: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How fast is the engine?")
+    parser = Parser(description="How fast is the engine?")
     parser.add_argument("--model", choices=("tiny", "124m"), default="tiny")
     parser.add_argument("--rounds", type=int, default=5, help="default 5")
     parser.add_argument("--slots", type=int, default=8, help="default 8")

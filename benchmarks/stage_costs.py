@@ -9,7 +9,6 @@ moment hits all of them, and they are given as shares of stage 0's: no other fig
 change of machine.
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,7 @@ from stages.stage3_stopping import StopCheck
 from support.checkpoint import TINY, load
 from support.counting import Counts, counting
 from support.plots import BLUE, GREY, ORANGE, png
+from support.shell import Parser
 
 REPO = Path(__file__).resolve().parent.parent
 MARK = "<!-- printed by benchmarks/stage_costs.py -->"
@@ -117,7 +117,7 @@ def figure(counts: list[Counts], seconds: list[float]) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What one story costs at each stage.")
+    parser = Parser(description="What one story costs at each stage.")
     parser.add_argument("--rounds", type=int, default=15, help="default 15")
     parser.add_argument("--write", action="store_true", help="renew README.md and docs/stages.png")
     args = parser.parse_args()

@@ -7,7 +7,6 @@ prints how many end by themselves inside the context, how many are whole (gramma
 place), what fails in the others, and how many are not in the training set.
 """
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,7 @@ from stages.stage3_stopping import StopCheck
 from stages.stage4_kv_cache import generate
 from support import corpus
 from support.checkpoint import TINY, load
+from support.shell import Parser
 
 
 def measure(folder: Path, prompt: str, count: int) -> Counter[str]:
@@ -43,7 +43,7 @@ def measure(folder: Path, prompt: str, count: int) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How good are a model's stories?")
+    parser = Parser(description="How good are a model's stories?")
     parser.add_argument("--model", type=Path, default=TINY, help="default: the embedded model")
     parser.add_argument("--count", type=int, default=100, help="stories a prompt, default 100")
     args = parser.parse_args()

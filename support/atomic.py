@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 @contextmanager
@@ -37,6 +38,18 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(incomplete, ignore_errors=True)
         raise
     _move_into_place(folder)
+
+
+def require_writable(folder: Path) -> None:
+    """ValueError if files can't be written to `folder`, which needn't exist; nothing is made."""
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryDirectory(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{folder} can't be written ({error.strerror}): choose another folder"
+        ) from None
 
 
 def write_whole(file: Path, data: bytes) -> None:

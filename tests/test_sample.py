@@ -356,7 +356,8 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(refused, 
     # B26: index out of range in the position table.
     for tokens in (65, 100):
         line = refused("a" * tokens, "--stage", stage)
-        assert f"prompt has {tokens} tokens, the model reads 64" in line
+        assert f"prompt has {tokens} tokens, the model reads 64: shorten it or pass " in line
+        assert line.split(" (")[0].rstrip().endswith("pass --context crop")  # T3: no context='crop'
 
 
 def test_cropping_goes_on_at_the_edge_and_all_stages_agree(reports):
@@ -431,20 +432,20 @@ def test_weights_that_are_not_finite_are_refused(write, tmp_path, bpe_files, mak
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--temperature", "-1"], "temperature is -1"),
-        (["--temperature", "nan"], "temperature is nan"),
-        (["--temperature", "inf"], "temperature is inf"),
-        (["--temperature=-inf"], "temperature is -inf"),
+        (["--temperature", "-1"], "--temperature is -1"),
+        (["--temperature", "nan"], "--temperature is nan"),
+        (["--temperature", "inf"], "--temperature is inf"),
+        (["--temperature=-inf"], "--temperature is -inf"),
         (["--temperature", "hot"], "--temperature: invalid float value: 'hot'"),
-        (["--top-k", "-1"], "top_k is -1"),
+        (["--top-k", "-1"], "--top-k is -1"),
         (["--top-k", "2.5"], "--top-k: invalid int value: '2.5'"),
-        (["--top-p", "0"], "top_p is 0"),
-        (["--top-p", "-0.1"], "top_p is -0.1"),
-        (["--top-p", "1.5"], "top_p is 1.5"),
-        (["--top-p", "nan"], "top_p is nan"),
-        (["--min-p", "-0.1"], "min_p is -0.1"),
-        (["--min-p", "2"], "min_p is 2"),
-        (["--seed", "-1"], "seed is -1"),
+        (["--top-p", "0"], "--top-p is 0"),
+        (["--top-p", "-0.1"], "--top-p is -0.1"),
+        (["--top-p", "1.5"], "--top-p is 1.5"),
+        (["--top-p", "nan"], "--top-p is nan"),
+        (["--min-p", "-0.1"], "--min-p is -0.1"),
+        (["--min-p", "2"], "--min-p is 2"),
+        (["--seed", "-1"], "--seed is -1"),
         (["--num-samples", "0"], "--num-samples is 0"),
         (["--max-new-tokens", "-1"], "--max-new-tokens is -1"),
         (["--stage", "9"], "--stage: invalid choice: 9"),
@@ -588,7 +589,7 @@ def test_starting_imports_little_but_torch(small_folder):
     """PyTorch's compiler alone took 1.6 s to import, and building a model loaded it unnoticed."""
     script = (
         "import sys, sample; sample.main(['--model', sys.argv[1], '--max-new-tokens', '1']);"
-        "slow = {'torch._dynamo', 'sympy', 'matplotlib', 'rich', 'tokenizers'};"
+        "slow = {'torch._dynamo', 'sympy', 'matplotlib', 'rich'};"
         "print(slow & set(sys.modules), file=sys.stderr)"
     )
     result = subprocess.run(
