@@ -42,9 +42,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
     add("--special-tokens", action="store_true",
         help="read <|endoftext|> in the prompt as that token; default: as plain text")  # fmt: skip
-    add("--model", metavar="FOLDER", help="a GPT-2 folder, as train_tiny.py and transformers write "
-        "it, or gpt2, gpt2-medium, gpt2-large or gpt2-xl, which are downloaded once; default: the "
-        "embedded model, checkpoints/tiny")  # fmt: skip
+    add("--model", metavar="NAME", help="a GPT-2 folder, as train_tiny.py and transformers write "
+        "it, or a model of the Hub, such as gpt2 or someone/their-gpt2@REVISION, which is fetched "
+        "once; default: the embedded model, checkpoints/tiny")  # fmt: skip
     add("--stage", type=int, choices=range(5), default=4, help="which loop: 0 plain, 1 last "
         "logits, 2 sampling, 3 stopping, 4 KV cache (default); 0 and 1 are greedy")  # fmt: skip
     add("--max-new-tokens", type=int, default=256, metavar="N", help="0 or more; default 256")
@@ -298,7 +298,7 @@ def run(args: argparse.Namespace) -> None:
     from stages.stage2_sampling import Sampler
     from stages.stage3_stopping import StopCheck
     from support.checkpoint import TINY, end_of_text_ids, load
-    from support.download import MODELS, download
+    from support.download import folder_of
     from support.layout import is_small, lay_out_for_decoding
 
     loop_of(args.stage)  # imports the stages
@@ -312,10 +312,7 @@ def run(args: argparse.Namespace) -> None:
     stop_strings = [from_shell(text) for text in args.stop]
     prompt = read_prompt(args)
 
-    if args.model in MODELS:
-        folder = download(args.model)
-    else:
-        folder = TINY if args.model is None else Path(args.model)
+    folder = TINY if args.model is None else folder_of(args.model)
     device = device_named(args.device)
     model, tokenizer = load(folder, dtype=getattr(torch, args.dtype), device=device)
     if device == "cpu":

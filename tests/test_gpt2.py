@@ -6,16 +6,10 @@ import random
 import re
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
 
 import ctranslate2
-import huggingface_hub.constants
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
@@ -24,11 +18,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, pipeline
 
-import sample
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import generate
 from support.checkpoint import TINY, load
-from support.download import FILES, download
 from support.tokenizer import build_tokenizer, decode
 
 PROMPT = "Once upon a time"
@@ -257,119 +249,3 @@ def test_ctranslate2_tells_the_embedded_models_story_and_scores_it_alike(tmp_pat
     with torch.inference_mode():
         logs = ours(row).log_softmax(-1)[0, :-1].gather(1, row[0, 1:, None])[:, 0]
     assert scored.log_probs == pytest.approx(logs.tolist(), abs=1e-3)
-
-
-# The download, from a server on this machine
-
-
-class Hub(BaseHTTPRequestHandler):
-    """Serves the embedded model's files as if they were GPT-2's; `fault` makes it fail."""
-
-    fault: ClassVar[str | None] = None
-    calls: ClassVar[list[tuple[str, str]]] = []
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, body):
-        file = TINY / self.path.rsplit("/", 1)[-1]
-        if "/resolve/" not in self.path or not file.is_file():
-            self.send_error(404)
-            return
-        Hub.calls.append((self.command, file.name))
-        if Hub.fault == "404":
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.end_headers()
-            return
-        data = file.read_bytes()
-        shortened = Hub.fault == "truncated" and body and file.suffix == ".safetensors"
-        sent = data[: len(data) // 2] if shortened else data
-        self.send_response(200)
-        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("X-Repo-Commit", 40 * "a")
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        if body:
-            cut = Hub.fault == "cut" and file.suffix == ".safetensors"
-            self.wfile.write(sent[:1000] if cut else sent)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[type[Hub]]:
-    """A server on loopback, and an empty cache."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    constants = huggingface_hub.constants
-    address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    pages = constants.HUGGINGFACE_CO_URL_TEMPLATE
-    pages = address + pages[pages.index("/{repo_id}") :]
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", pages)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the tries
-    Hub.fault, Hub.calls = None, []
-    yield Hub
-    server.shutdown()
-    server.server_close()
-
-
-def test_gpt2_is_fetched_once_and_then_found_without_a_network(hub, monkeypatch):
-    folder = download("gpt2")
-    assert {name: (folder / name).read_bytes() for name in FILES} == {
-        name: (TINY / name).read_bytes() for name in FILES
-    }
-    assert [name for method, name in hub.calls if method == "GET"] == list(FILES)
-    hub.calls.clear()
-    assert download("gpt2") == folder
-    assert [name for method, name in hub.calls if method == "GET"] == []
-    hub.fault = "404"
-    assert download("gpt2") == folder
-
-
-def test_the_name_gpt2_at_the_shell_is_the_published_model_and_a_folder_of_that_name_is_not(
-    hub, capsys, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("gpt2").mkdir()
-    assert sample.main(["--model", "gpt2", "--max-new-tokens", "3", PROMPT]) == 0
-    assert capsys.readouterr().out.startswith(PROMPT)
-    assert sample.main(["--model", "./gpt2", PROMPT]) == 2
-    assert "has no config.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("fault", ["404", "cut", "truncated"])
-def test_a_download_that_fails_says_what_to_do_and_the_next_one_completes_it(hub, capsys, fault):
-    hub.fault = fault
-    assert sample.main(["--model", "gpt2", PROMPT]) == 2
-    out, err = capsys.readouterr()
-    [line] = [line for line in err.splitlines() if line.startswith("sample.py:")]
-    assert out == ""
-    file = "config.json" if fault == "404" else "model.safetensors"
-    assert f"{file} of openai-community/gpt2 could not be downloaded" in line
-    assert "--model ./FOLDER" in line
-    assert "HF_HUB_OFFLINE=1" in line
-    hub.fault = None
-    assert (download("gpt2") / "model.safetensors").read_bytes() == (
-        TINY / "model.safetensors"
-    ).read_bytes()
-
-
-def test_without_network_and_cache_the_error_says_where_files_may_be_put(hub, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=r"could not be downloaded .* put config.json") as error:
-        download("gpt2-xl")
-    assert "\n" not in str(error.value)
-
-
-def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=re.escape('pip install -e ".[gpt2]"')):
-        download("gpt2")
