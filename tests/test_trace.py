@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,7 +14,9 @@ from stages import stage3_stopping, stage4_kv_cache
 from stages.stage2_sampling import Sampler
 from stages.stage3_stopping import StopCheck
 from support.checkpoint import load
+from support.plots import png
 from tests.helpers import numpy_logits
+from tracing import plot
 from tracing.page import trace_page
 from tracing.record import Record, token_text, trace
 from tracing.table import TraceTable
@@ -237,12 +239,63 @@ def data_of(page: str) -> dict:
     return json.loads(reader.text)
 
 
-def test_no_text_breaks_out_of_the_page(loaded):
-    prompt = "</script><script>alert(1)</script><!-- TRACE"
+@pytest.mark.parametrize(
+    "prompt",
+    ["</script><script>alert(1)</script>", "<!-- <script>", "<!-- TRACE", "]]>", "</SCRIPT >",
+     "\u2028\u2029", "a\ud83db", "\x00", "&lt;&quot;\\u003c", "日本 👍🏽"],
+)  # fmt: skip
+def test_no_text_breaks_out_of_the_page(loaded, prompt):
+    """T6. After "<!-- <script>" a browser takes the next "</script>" for text and shows nothing."""
     records = traced(loaded, count=2)
-    data = data_of(trace_page(prompt, records))
+    page = trace_page(prompt, records).encode("utf-8").decode("utf-8")
+    data = data_of(page)
     assert data["prompt"] == prompt
     assert data["records"] == json.loads(json.dumps([asdict(record) for record in records]))
+    inside = page[page.index('type="application/json">') + 24 : page.index("</script>")]
+    assert json.loads(inside) == data
+    assert "<" not in inside
+
+
+HOSTILE = [
+    "$x$ and $y_",
+    "\\frac{1}{2}",
+    "100%",
+    "a\nb\tc",
+    "日本語",
+    "👍🏽",
+    "$",
+    "{}",
+    "é ß",
+    "\u2028",,
+]  # fmt: skip
+
+
+def test_a_plot_shows_any_text_as_it_is(loaded, monkeypatch):
+    """T7: "$x$" was read as a formula, "$" alone ended the run, and what no font has was a box."""
+    labels = []
+
+    def collect(figure):
+        figure.canvas.draw()  # a warning is an error here
+        labels.extend(text.get_text() for text in figure.axes[1].get_xticklabels())
+        return png(figure)
+
+    monkeypatch.setattr(plot, "png", collect)
+    [record] = traced(loaded, count=1)
+    chosen = [replace(record.chosen, text=text) for text in HOSTILE]
+    records = [replace(record, step=i, chosen=one) for i, one in enumerate(chosen, start=1)]
+    assert plot.plot_trace(records).startswith(b"\x89PNG")
+    assert labels == [
+        "$x$ and $y_", "\\frac{1}{2}", "100%", "a\\nb\\tc", "\\u65e5\\u672c\\u8a9e",
+        "\\U0001f44d\\U0001f3fd", "$", "{}", "é ß", "\\u2028",
+    ]  # fmt: skip
+
+
+def test_a_plot_and_a_page_of_a_hostile_prompt_are_written_from_the_shell(small_folder, tmp_path):
+    for i, prompt in enumerate(HOSTILE):
+        files = [str(tmp_path / f"{i}.{kind}") for kind in ("png", "html")]
+        options = ["--model", str(small_folder), "--max-new-tokens", "3", "--seed", "1"]
+        assert sample.main([prompt, *options, "--plot", files[0], "--html", files[1]]) == 0
+        assert data_of((tmp_path / f"{i}.html").read_text(encoding="utf-8"))["prompt"] == prompt
 
 
 @pytest.mark.parametrize(
@@ -250,6 +303,7 @@ def test_no_text_breaks_out_of_the_page(loaded):
     [
         (["-", "--step"], "--step reads Enter from stdin"),
         (["--plot", "no/such/x.png"], "there is no folder no/such"),
+        (["--plot", "."], "--plot: . is a folder, name a file in it"),
         (["--html", "no/such/x.html"], "there is no folder no/such"),
         (["--plot", "x.png", "--num-samples", "2"], "leave --num-samples out"),
     ],

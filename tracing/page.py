@@ -13,5 +13,5 @@ TEMPLATE = Path(__file__).with_name("page.html")
 def trace_page(prompt: str, records: Sequence[Record]) -> str:
     """The page, its data within it as JSON."""
     data = json.dumps({"prompt": prompt, "records": [asdict(record) for record in records]})
-    # In a script element, "</" could end it; in JSON, "<\/" means the same.
-    return TEMPLATE.read_text(encoding="utf-8").replace("TRACE", data.replace("</", "<\\/"), 1)
+    # A "<" could end the script element, or begin a comment in it; in JSON, \u003c means the same.
+    return TEMPLATE.read_text(encoding="utf-8").replace("TRACE", data.replace("<", "\\u003c"), 1)

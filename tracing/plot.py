@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from support.plots import ORANGE, png
 from tracing.record import Candidate, Record
@@ -40,11 +41,19 @@ def plot_trace(records: Sequence[Record]) -> bytes:
     chances.set(ylabel="probability", ylim=(0, 1.05), xlabel="the text, token by token")
     chances.set_title("How likely the chosen token was", loc="left")
     chances.set_xlim(0.3, len(records) + 0.7)
-    chances.set_xticks(steps, [repr(record.chosen.text)[1:-1] for record in records], rotation=90)
+    labels = [drawable(record.chosen.text) for record in records]
+    chances.set_xticks(steps, labels, rotation=90, parse_math=False)  # "$" is no formula here
     for axes in (shares, chances):
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     return png(figure)
+
+
+def drawable(text: str) -> str:
+    """The text, with codes such as \\n and \\u65e5 for what the font can't show."""
+    font = get_font(findfont(FontProperties()))
+    shown = (c if c.isprintable() and font.get_char_index(ord(c)) else ascii(c)[1:-1] for c in text)
+    return "".join(shown)
 
 
 def after_filters(candidate: Candidate) -> float:
