@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from support.atomic import write_whole
-from support.shell import Parser, flags_for, reason
+from support.shell import Parser, flags_for, reason, speak_utf8
 
 if TYPE_CHECKING:
     import torch
@@ -320,7 +320,7 @@ def run(args: argparse.Namespace) -> None:
             torch.set_num_threads(1)  # its steps are too short to share
         lay_out_for_decoding(model)
     eos_ids = end_of_text_ids(folder)
-    special = "all" if args.special_tokens else set()
+    special: Literal["all"] | set[str] = "all" if args.special_tokens else set()
 
     def encode(text: str) -> list[int]:
         ids = tokenizer.encode(text, allowed_special=special, disallowed_special=())
@@ -352,8 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     an early Ctrl-C are answered at once.
     """
     args = parse_arguments(arguments)
-    sys.stdout.reconfigure(encoding="utf-8")
-    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
+    speak_utf8()
     try:
         run(args)
     except KeyboardInterrupt:

@@ -38,7 +38,7 @@ from support.atomic import find, require_writable
 from support.checkpoint import load, pack_optimizer, save, unpack_optimizer
 from support.dataset import batch, make_tokens, read_documents, window_starts
 from support.plots import plot_loss
-from support.shell import Parser, flags_for, reason
+from support.shell import Parser, flags_for, reason, speak_utf8
 from support.tokenizer import TOKENIZER_FILES, build_tokenizer, train_bpe
 
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -281,7 +281,7 @@ def tell_stories(folder: Path, count: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parse_arguments(arguments)
-    sys.stdout.reconfigure(encoding="utf-8")
+    speak_utf8()
     try:
         if not args.resume:
             begin(args)

@@ -19,7 +19,7 @@ import tiktoken
 import torch
 
 from model import GPT
-from stages.stage2_sampling import Sampler
+from stages.stage2_sampling import Choose, Sampler
 from stages.stage3_stopping import StopCheck
 from stages.stage6_serving import POLICIES, Engine, Request
 from support import corpus
@@ -42,9 +42,9 @@ class Tally:
     memory: list[tuple[int, int]] = field(default_factory=list)  # `living`, after each quarter
 
     def ended(self, request: Request) -> None:
-        self.outcomes[request.finish_reason] += 1
+        self.outcomes[request.finish_reason or "running"] += 1
         self.tokens += len(request.tokens)
-        if request.tokens:
+        if request.time_to_first_token is not None:
             self.waits.append(request.time_to_first_token)
             self.gaps.append(max(request.gaps, default=0.0))
 
@@ -58,7 +58,7 @@ def random_request(
 ) -> Request:
     """A request for the rest of a story; 3 of 100 can't run."""
     prompt = rng.choice(stories)[: rng.randint(1, 100)]
-    choose = Sampler(rng.choice([0, 0.8, 1.2]), seed=rng.randrange(1000))
+    choose: Choose = Sampler(rng.choice([0, 0.8, 1.2]), seed=rng.randrange(1000))
     fault = rng.random()
     if fault < 0.01:
         prompt = [0] * 1000

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # or transformers looks for a network first
 
@@ -45,7 +46,7 @@ PROMPT = "Once upon a time, a"
 Times = dict[str, list[float]]
 
 
-def interleaved(rounds: int, runs: dict[str, Callable[[], object]]) -> Times:
+def interleaved(rounds: int, runs: Mapping[str, Callable[[], object]]) -> Times:
     """Seconds of each run in each round, after one round that isn't counted."""
     times: Times = {name: [] for name in runs}
     for i in range(rounds + 1):
@@ -125,7 +126,7 @@ class Peers:
 
 def one_sequence(peers: Peers, new: int, rounds: int, plain: bool) -> tuple[Times, float]:
     """Seconds of a text in each library, and the seconds that reading the memory takes."""
-    runs = {
+    runs: dict[str, Callable[[], object]] = {
         "ours": lambda: peers.ours(new),
         "transformers": lambda: peers.theirs(new),
         "ctranslate2": lambda: peers.ct2(new),
@@ -158,10 +159,12 @@ def position_cost(model: GPT, rounds: int) -> Times:
 
         return step
 
-    runs = {f"cached, {at}": cached(at) for at in (50, 300, 600, 900)}
-    for at in (50, 300, 600, 900):
-        runs[f"plain, {at}"] = lambda at=at: model.head(model.hidden(ids[:, : at + 1])[:, -1])
-    return interleaved(rounds, runs)
+    def plain(position: int) -> Callable[[], object]:
+        return lambda: model.head(model.hidden(ids[:, : position + 1])[:, -1])
+
+    places = (50, 300, 600, 900)
+    runs = {f"cached, {at}": cached(at) for at in places}
+    return interleaved(rounds, runs | {f"plain, {at}": plain(at) for at in places})
 
 
 @torch.no_grad()
@@ -309,7 +312,8 @@ def figure(results: dict) -> bytes:
 def measure(quick: bool) -> dict:
     """All of it; quick: a round of short texts, with a small model for the large one: for tests."""
     rounds, new = (1, 3) if quick else (9, 30)
-    rows, results = [], {"one sequence": {}}
+    rows: list[tuple[str, str, str, str]] = []
+    results: dict[str, Any] = {"one sequence": {}}
 
     def row(what: str, measured: str, wanted: str, reached: bool | None) -> None:
         verdict = {True: "yes", False: "no", None: ""}[reached]

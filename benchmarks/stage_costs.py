@@ -9,7 +9,7 @@ moment hits all of them, and they are given as shares of stage 0's: no other fig
 change of machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -21,7 +21,7 @@ import generate as stage0
 from model import GPT
 from stages import stage1_last_logits, stage2_sampling, stage3_stopping, stage4_kv_cache
 from stages.stage2_sampling import greedy
-from stages.stage3_stopping import StopCheck
+from stages.stage3_stopping import Step, StopCheck
 from support.checkpoint import TINY, load
 from support.counting import Counts, counting
 from support.plots import BLUE, GREY, ORANGE, png
@@ -49,7 +49,7 @@ def runs() -> tuple[GPT, list[Callable[[], list[int]]]]:
     def plain(loop: Callable[..., torch.Tensor], *choose: object) -> list[int]:
         return loop(model, ids, NEW_TOKENS, *choose)[0, ids.shape[1] :].tolist()
 
-    def stepped(loop: Callable[..., object]) -> list[int]:
+    def stepped(loop: Callable[..., Iterator[Step]]) -> list[int]:
         should_stop = StopCheck(tokenizer, tokenizer.eot_token)
         return [step.token for step in loop(model, ids, NEW_TOKENS, greedy, should_stop)]
 

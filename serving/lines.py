@@ -20,6 +20,7 @@ import tiktoken
 
 from model import GPT
 from serving.fields import parse, request_of
+from stages.stage3_stopping import StopCheck
 from stages.stage6_serving import Engine, Request
 
 
@@ -46,6 +47,7 @@ def lines_of(source: Path) -> "queue.Queue[bytes | None]":
 def report(request: Request) -> dict[str, Any]:
     """What is known about a request that has ended; times in seconds from its submission."""
     check = request.should_stop
+    assert isinstance(check, StopCheck)  # as request_of made it
     check.close()
     first, last = request.time_to_first_token, (request.token_times or [request.submitted_at])[-1]
     return {

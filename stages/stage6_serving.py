@@ -22,6 +22,7 @@ one by one, or that all have the same length. Stays equal: the tokens of each re
 4 alone, whoever its neighbours are, and whenever they come, go, fail or are cancelled.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ class Request(stage5.Request):
 
     cached: int = field(default=0, init=False)  # how many of its ids the cache holds
     error: Exception | None = field(default=None, init=False)
-    submitted_at: float | None = field(default=None, init=False)
+    submitted_at: float = field(default=math.nan, init=False)  # NaN before it is
     token_times: list[float] = field(default_factory=list, init=False)
 
     @property
@@ -286,7 +287,7 @@ class Engine:
 
     def cancel(self, request: Request) -> bool:
         """End a request now, wherever it is; its tokens stay. False if there is none to end."""
-        cancelled = request.submitted_at is not None and self._end(request, "cancelled")
+        cancelled = not math.isnan(request.submitted_at) and self._end(request, "cancelled")
         if cancelled:
             self._leave(request)
         return cancelled
@@ -361,7 +362,7 @@ if __name__ == "__main__":
             while engine.step():
                 pass
         seconds = perf_counter() - start
-        waits = [request.time_to_first_token for request in requests]
+        waits = [request.time_to_first_token or 0.0 for request in requests]
         rows = counts.head_rows / counts.forwards
         print(
             f"{policy:>13}: {seconds:.2f} s, {counts.forwards} forwards, {rows:.1f} rows each; to "

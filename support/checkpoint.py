@@ -204,8 +204,8 @@ def save(folder: Path | str, model: GPT, files: Mapping[str, bytes]) -> None:
     with whole_folder(Path(folder)) as new:
         for name, content in _json_files(model, end_of_text).items():
             (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        for name, content in files.items():
-            (new / name).write_bytes(content)
+        for name, data in files.items():
+            (new / name).write_bytes(data)
         (new / "model.safetensors").write_bytes(to_bytes(weights, metadata={"format": "pt"}))
 
 

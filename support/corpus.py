@@ -1268,7 +1268,9 @@ def readings(text: str) -> list[tuple[str, tuple[int, ...], list[tuple[str, str]
     text = text.replace("\n", " \n ") + " "
     found = []
     for skeleton, positions in SKELETONS.items():
-        partial = [(0, (), [])]  # (characters read, phrasings, slots)
+        partial: list[tuple[int, tuple[int, ...], list[tuple[str, str]]]] = [
+            (0, (), [])
+        ]  # (characters read, phrasings, slots)
         for alternatives in positions:
             longer = []
             for start, phrasings, slots in partial:
@@ -1278,7 +1280,7 @@ def readings(text: str) -> list[tuple[str, tuple[int, ...], list[tuple[str, str]
                         if all(allowed(slot, word) for slot, word in new):
                             longer.append((match.end(), (*phrasings, index), slots + new))
             partial = longer
-        found += [(skeleton, *rest) for end, *rest in partial if end == len(text)]
+        found += [(skeleton, these, slots) for end, these, slots in partial if end == len(text)]
     return found
 
 

@@ -72,8 +72,12 @@ def counting(model: GPT) -> Iterator[Counts]:
         forward.logits = logits.flatten(0, -2)[-1].clone()
         return logits
 
-    model.hidden, model.head = watched_hidden, watched_head
+    watched = {"hidden": watched_hidden, "head": watched_head}
+    found = {name: vars(model)[name] for name in watched if name in vars(model)}
+    vars(model).update(watched)  # in front of the methods of the class
     try:
         yield counts
     finally:
-        model.hidden, model.head = hidden, head
+        for name in watched:
+            del vars(model)[name]
+        vars(model).update(found)

@@ -35,8 +35,8 @@ def lay_out_for_decoding(model: GPT) -> GPT:
     if not is_small(model):
         for module in model.modules():
             if isinstance(module, Projection):
-                module.forward = partial(_projection, module)
-        model.head = partial(_head, model)
+                vars(module)["forward"] = partial(_projection, module)  # in front of the class's
+        vars(model)["head"] = partial(_head, model)
     return model
 
 

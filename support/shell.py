@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 
@@ -47,6 +48,13 @@ def flags_for(names: Iterable[str]) -> Iterator[None]:
             # "temperature is -1" is about the argument, "a high temperature" is not.
             message = re.sub(rf"\b{name}" + (r"\b" if "_" in name else "(?= is )"), flag, message)
         raise ValueError(message) from None
+
+
+def speak_utf8() -> None:
+    """Write UTF-8 whatever the locale; on stderr, what can't be encoded as its code."""
+    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def reason(error: Exception) -> str:

@@ -80,11 +80,11 @@ def _build(contents: Contents, vocab_file: str, merges_file: str) -> tiktoken.En
     if not all(type(i) is int for i in vocab.values()):
         raise ValueError(f"{vocab_file} is broken: it must map tokens to whole numbers")
     byte_of = _byte_of_character()
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    for pair in pairs:
-        if len(pair) != 2 or not byte_of.keys() >= set("".join(pair)):
+    pairs = [(merge.split(" ")[0], merge.split(" ")[-1]) for merge in merges]
+    for merge, pair in zip(merges, pairs, strict=True):
+        if " ".join(pair) != merge or not byte_of.keys() >= set("".join(pair)):
             raise ValueError(
-                f"{vocab_file} or {merges_file} is broken: {' '.join(pair)!r} is no pair of tokens"
+                f"{vocab_file} or {merges_file} is broken: {merge!r} is no pair of tokens"
             )
     ordinary = [*byte_of, *map("".join, pairs)]
     for token in (*ordinary, *(part for pair in pairs for part in pair)):

@@ -56,7 +56,7 @@ def make_model() -> Callable[..., GPT]:
                 if parameter.dim() == 2:
                     parameter.normal_(std=4 * parameter.std().item())
                 else:
-                    parameter += 0.3 * torch.randn_like(parameter)
+                    parameter.add_(0.3 * torch.randn_like(parameter))
         return model
 
     return make

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def random_model(config: GPTConfig = TINY, seed: int = 0, dtype=torch.float64) -
             if parameter.dim() > 1:
                 parameter.normal_(std=3 * parameter.std().item())
             else:
-                parameter += 0.3 * torch.randn_like(parameter)
+                parameter.add_(0.3 * torch.randn_like(parameter))
     return model.eval()
 
 
@@ -141,7 +142,7 @@ class Wish:
 
     prompt: tuple[int, ...]
     max_new_tokens: int
-    sampler: tuple[tuple[str, float], ...] = (("temperature", 0),)
+    sampler: tuple[tuple[str, Any], ...] = (("temperature", 0),)
     eos: frozenset[int] = frozenset()
 
     def choose(self) -> Sampler:
@@ -154,7 +155,7 @@ class Wish:
         """As stage 5's or stage 6's Request, which is the `kind`."""
         return kind(self.prompt, self.max_new_tokens, self.choose(), self.should_stop)
 
-    def alone(self, model) -> tuple[list[int], str]:
+    def alone(self, model) -> tuple[list[int], str | None]:
         """Tokens and finish reason from stage 4."""
         ids = torch.tensor([self.prompt])
         steps = list(

@@ -18,7 +18,7 @@ from tests.helpers import Hashed, Wish, never, random_ids, random_model, wishes
 REPO = Path(__file__).parent.parent
 
 
-def run(model, several: list[Wish]) -> list[tuple[list[int], str]]:
+def run(model, several: list[Wish]) -> list[tuple[list[int], str | None]]:
     """Tokens and finish reason of each, from one batch."""
     results = generate(model, [wish.request(Request) for wish in several])
     return [(request.tokens, request.finish_reason) for request in results]

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -146,8 +147,8 @@ def test_other_files_in_the_folder_stay(tmp_path, make_model, bpe_files):
 
 def hugging_face_model(**changes):
     torch.manual_seed(0)
-    shape = {"vocab_size": 400, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 32}
-    ends = {"bos_token_id": 399, "eos_token_id": 399}
+    shape: dict[str, Any] = {"vocab_size": 400, "n_positions": 64, "n_layer": 2, "n_head": 2}
+    ends: dict[str, Any] = {"n_embd": 32, "bos_token_id": 399, "eos_token_id": 399}
     return GPT2LMHeadModel(GPT2Config(**shape, **ends, initializer_range=0.3, **changes)).eval()
 
 
@@ -526,6 +527,7 @@ def test_a_full_disk_leaves_the_old_state_and_nothing_else(tmp_path, two, monkey
 SAVER = """
 import os, pickle, sys
 from pathlib import Path
+from typing import Any
 import torch
 torch.set_num_threads(1)
 from support.checkpoint import load, save

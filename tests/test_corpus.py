@@ -21,7 +21,7 @@ def sample(count: int, seed: int = 0) -> list[corpus.Choices]:
 
 
 def one_of_each_skeleton() -> list[corpus.Choices]:
-    drawn = {choices.skeleton: replace(choices, **NORA) for choices in sample(1000)}
+    drawn = {choices.skeleton: replace(choices, **NORA) for choices in sample(1000)}  # type: ignore[arg-type]
     assert drawn.keys() == corpus.SKELETONS.keys()
     return list(drawn.values())
 

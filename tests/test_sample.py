@@ -77,7 +77,7 @@ def by_hand(folder: Path, prompt: str, count: int) -> list[int]:
     """Greedy ids by the plainest loop there is."""
     model, tokenizer = load(folder)
     ids = tokenizer.encode_ordinary(prompt) or [tokenizer.eot_token]
-    new = []
+    new: list[int] = []
     for _ in range(count):
         with torch.inference_mode():
             new.append(model(torch.tensor([ids + new]))[0, -1].argmax().item())

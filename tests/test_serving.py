@@ -36,7 +36,7 @@ def run_all(engine: Engine, limit: int = 10_000) -> None:
         assert engine.steps < limit
 
 
-def serve(model, several: list[Wish], **options) -> list[tuple[list[int], str]]:
+def serve(model, several: list[Wish], **options) -> list[tuple[list[int], str | None]]:
     """Tokens and finish reason of each, all submitted at once."""
     engine = Engine(model, **options)
     requests = [engine.submit(wish.request(Request)) for wish in several]
@@ -374,7 +374,7 @@ def forwards(policy: str) -> str:
         done.extend(kind[0] if counts else "")
         return rows, counts
 
-    engine.scheduler.plan = remembered
+    engine.scheduler.plan = remembered  # type: ignore[method-assign]
     for new in (2, 4, 2, 2, 2):
         engine.submit(asking(new=new))
     while engine.step():

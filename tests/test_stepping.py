@@ -20,7 +20,7 @@ SESSIONS = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 def sessions() -> list[tuple[str, list[str], list[str]]]:
     """Command line, what is typed, and the answers to `p`; a session may be shown in parts."""
-    found = []
+    found: list[tuple[str, list[str], list[str]]] = []
     for block in SESSIONS:
         lines = block.splitlines()
         if lines[0].startswith("python -m pdb"):

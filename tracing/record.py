@@ -77,6 +77,7 @@ def trace(
         for step, (token, reason) in enumerate(turns, start=1):
             forward = counts.seen[step - 1]
             positions += forward.ids.numel()
+            assert forward.logits is not None, "each turn makes logits"
             probabilities = probabilities_of(forward.logits, sampler)
             ranked = probabilities["model"].argsort(descending=True, stable=True).tolist()
             shown = ranked[:top] if token in ranked[:top] else [*ranked[:top], token]
