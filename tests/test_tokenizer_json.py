@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Tokenizer, GPT2Config, GPT2LMHeadModel
 
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import generate
@@ -42,7 +42,7 @@ def saved(bpe_files, tmp_path_factory) -> Path:
     pair, folder = tmp_path_factory.mktemp("pair"), tmp_path_factory.mktemp("saved")
     for name, content in bpe_files.items():
         (pair / name).write_bytes(content)
-    tokenizer = AutoTokenizer.from_pretrained(pair)
+    tokenizer = GPT2Tokenizer.from_pretrained(pair)
     tokenizer.add_special_tokens({"pad_token": "[PAD]"})
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
@@ -80,7 +80,7 @@ def test_transformers_writes_no_vocab_json(saved):
 
 
 def test_ids_of_thousands_of_texts_are_those_of_transformers(saved):
-    ours, theirs = load_tokenizer(saved), AutoTokenizer.from_pretrained(saved)
+    ours, theirs = load_tokenizer(saved), GPT2Tokenizer.from_pretrained(saved)
     for text, ids in zip(TEXTS, theirs(TEXTS)["input_ids"], strict=True):
         assert ours.encode(text, allowed_special="all") == ids
         assert decode(ours, ids) == theirs.decode(ids)
@@ -94,7 +94,7 @@ def test_greedy_text_of_a_folder_from_transformers_is_that_of_transformers(saved
     model, tokenizer = load(saved)
     assert (model.config.vocab_size, tokenizer.n_vocab) == (401, 401)
     theirs = GPT2LMHeadModel.from_pretrained(saved)
-    words = AutoTokenizer.from_pretrained(saved)
+    words = GPT2Tokenizer.from_pretrained(saved)
     for prompt in ("Once upon a time", "A", "日本 [PAD"):
         ids = torch.tensor([tokenizer.encode_ordinary(prompt)])
         tokens = [step.token for step in generate(model, ids, 40, greedy, never)]
