@@ -65,7 +65,7 @@ def load(
             f"{folder} is not a folder: give one that train_tiny.py or transformers wrote"
         )
     config = load_config(folder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, rows=config.vocab_size)
     if tokenizer.n_vocab > config.vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {tokenizer.n_vocab} tokens, the model "

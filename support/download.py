@@ -1,9 +1,11 @@
 """A model by its name: a folder here, or else a model of the Hub, fetched once into its cache."""
 
+import json
 import re
 from pathlib import Path
 
 from support.checkpoint import load_config
+from support.tokenizer import TOKENIZER_FILES
 
 GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # the published ones
 FILES = [
@@ -50,14 +52,23 @@ def download(name: str) -> Path:
         snapshot_download(model, revision=folder.name, allow_patterns=FILES)
     except Exception as error:
         raise ValueError(_sentence(name, "a file", error)) from None
-    if not list(folder.glob("model*.safetensors")):
-        raise ValueError(
-            f"{name} has no weights in safetensors: convert them with `python -c "
-            '"from transformers import AutoTokenizer as T, GPT2LMHeadModel as M; '
-            f"[each.from_pretrained('{model}').save_pretrained('FOLDER') for each in (T, M)]\"` "
-            "and give FOLDER instead"
-        )
+    for file in _lacking(folder):  # the cache may hold a part of it, and a shard any name
+        try:
+            hf_hub_download(model, file, revision=folder.name)
+        except Exception as error:
+            raise ValueError(_sentence(name, file, error)) from None
     return folder
+
+
+def _lacking(folder: Path) -> list[str]:
+    """The files without which the folder is of no use, and which aren't there."""
+    wanted = ["model.safetensors"]
+    index = folder / "model.safetensors.index.json"
+    if index.is_file() and not (folder / "model.safetensors").is_file():
+        wanted = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    if not all((folder / name).is_file() for name in TOKENIZER_FILES):
+        wanted.append("tokenizer.json")
+    return [name for name in wanted if not (folder / name).is_file()]
 
 
 def _sentence(name: str, file: str, error: Exception) -> str:
@@ -73,8 +84,15 @@ def _sentence(name: str, file: str, error: Exception) -> str:
         return f"{name}: the Hub has this model, but no such revision"
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
         return (
-            f"{here} nor in the cache, and the Hub can't be reached: put its files into a folder "
-            "and give that, or set HF_HOME to a cache that has them"
+            f"{here} nor whole in the cache, and the Hub can't be reached: put its files into a "
+            "folder and give that, or set HF_HOME to a cache that has them"
+        )
+    if isinstance(error, errors.EntryNotFoundError) and file == "model.safetensors":
+        return (
+            f"{name} has no weights in safetensors: convert them with `python -c "
+            '"from transformers import AutoTokenizer as T, GPT2LMHeadModel as M; '
+            f"[each.from_pretrained('{name}').save_pretrained('FOLDER') for each in (T, M)]\"` "
+            "and give FOLDER instead"
         )
     if isinstance(error, errors.EntryNotFoundError):
         return f"{name} has no {file}: it is not a model that this can read"

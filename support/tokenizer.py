@@ -17,17 +17,18 @@ from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN  # splits te
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from support.atomic import find
-from support.tokenizer_json import Contents, check_tokenizer_config, read_tokenizer_json
+from support.tokenizer_json import Contents, add_config_tokens, read_tokenizer_json
 
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILES = ("vocab.json", "merges.txt")
 
 
-def load_tokenizer(folder: Path | str) -> tiktoken.Encoding:
+def load_tokenizer(folder: Path | str, rows: int | None = None) -> tiktoken.Encoding:
     """Build the tokenizer of `folder` from its own files; nothing is downloaded.
 
     These are vocab.json and merges.txt, or tokenizer.json alone. Where a folder has all three, they
-    must agree. Raises ValueError for files that are missing, broken or not a GPT-2's.
+    must agree. Added tokens behind the `rows` of a model's embedding, such as a pad token that only
+    training used, are left out. Raises ValueError for files that are missing, broken or not GPT-2's.
     """
     folder = Path(folder)
     names = (*TOKENIZER_FILES, "tokenizer.json", "tokenizer_config.json")
@@ -40,14 +41,17 @@ def load_tokenizer(folder: Path | str) -> tiktoken.Encoding:
             "copy the tokenizer's files there"
         )
     try:
+        sources = TOKENIZER_FILES
+        if "tokenizer.json" in files:
+            contents = read_tokenizer_json(files["tokenizer.json"])
+            sources = ("tokenizer.json", "tokenizer.json")
+            if not missing:
+                _require_agreement(contents, _read_pair(files))
+        else:
+            contents = _read_pair(files)
         if "tokenizer_config.json" in files:
-            check_tokenizer_config(files["tokenizer_config.json"])
-        if "tokenizer.json" not in files:
-            return build_tokenizer(files)
-        single = read_tokenizer_json(files["tokenizer.json"])
-        if not missing:
-            _require_agreement(single, _read_pair(files))
-        return _build(single, "tokenizer.json", "tokenizer.json")
+            contents = add_config_tokens(contents, files["tokenizer_config.json"])
+        return _build(contents, *sources, rows)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
 
@@ -75,7 +79,9 @@ def _read_pair(files: Mapping[str, bytes]) -> Contents:
     return Contents(vocab, merges, vocab.keys() - ordinary)
 
 
-def _build(contents: Contents, vocab_file: str, merges_file: str) -> tiktoken.Encoding:
+def _build(
+    contents: Contents, vocab_file: str, merges_file: str, rows: int | None = None
+) -> tiktoken.Encoding:
     vocab, merges, special = contents
     if not all(type(i) is int for i in vocab.values()):
         raise ValueError(f"{vocab_file} is broken: it must map tokens to whole numbers")
@@ -98,6 +104,7 @@ def _build(contents: Contents, vocab_file: str, merges_file: str) -> tiktoken.En
         raise ValueError(
             f"{vocab_file} has {odd!r}, which must be either made by a merge or a special token"
         )
+    _require_apart(special)
     ids = [vocab[token] for token in ordinary[256:]]
     if ids != sorted(set(ids)) or sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError(
@@ -114,8 +121,25 @@ def _build(contents: Contents, vocab_file: str, merges_file: str) -> tiktoken.En
         "gpt2-style",
         pat_str=GPT2_PATTERN,
         mergeable_ranks={bytes(byte_of[c] for c in token): vocab[token] for token in ordinary},
-        special_tokens={token: vocab[token] for token in special},
+        special_tokens={
+            token: vocab[token]
+            for token in special
+            if rows is None or vocab[token] < rows or token == END_OF_TEXT
+        },
     )
+
+
+def _require_apart(special: set[str]) -> None:
+    """ValueError if two special tokens can share characters: which is found is then not agreed."""
+    begins = {(token[:n], token) for token in special for n in range(1, len(token))}
+    starts = {begin for begin, _ in begins}
+    for token in special:
+        ends = range(len(token) + 1)
+        pieces = {token[i:j] for i in ends for j in ends if i < j} - {token}
+        inside = pieces & special
+        tails = {token[i:] for i in ends[1:-1]} & starts
+        if inside or any((tail, other) in begins for tail in tails for other in special - {token}):
+            raise ValueError(f"the special token {token!r} overlaps with another: rename one")
 
 
 def _require_agreement(single: Contents, pair: Contents) -> None:

@@ -43,16 +43,10 @@ def read_tokenizer_json(content: bytes) -> Contents:
             _require(part, _part(file, part), allowed)
         if not _adds_nothing(file.get("post_processor")):
             raise ValueError("its post_processor adds tokens, GPT-2's adds none")
-        vocab, special = dict(file["model"]["vocab"]), set()
+        vocab: dict[str, int] = dict(file["model"]["vocab"])
+        special: set[str] = set()
         for token in file.get("added_tokens") or []:
-            text, number = token["content"], token["id"]
-            if not isinstance(text, str) or not text:
-                raise ValueError(f"an added token is {text!r}: it must be a text")
-            for name, value in ADDED_TOKEN.items():
-                _require(f"added token {text!r}: {name}", token.get(name, value), (value,))
-            if vocab.setdefault(text, number) != number:
-                raise ValueError(f"{text!r} has two ids, {vocab[text]} and {number}")
-            special.add(text)
+            _add(token, token["id"], vocab, special)
         merges = [m if isinstance(m, str) else " ".join(m) for m in file["model"]["merges"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"tokenizer.json is broken: {error!r}") from None
@@ -61,18 +55,53 @@ def read_tokenizer_json(content: bytes) -> Contents:
     return Contents(vocab, merges, special)
 
 
-def check_tokenizer_config(content: bytes) -> None:
-    """ValueError if a tokenizer_config.json asks for other ids than the tokenizer's files give."""
+def add_config_tokens(contents: Contents, config_file: bytes) -> Contents:
+    """The contents with the special tokens that a tokenizer_config.json adds.
+
+    ValueError if it asks for something else, by which transformers would give other ids.
+    """
+    vocab, special = dict(contents.vocab), set(contents.special)
     try:
-        config = json.loads(content)
+        config = json.loads(config_file)
         for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
             _require(name, config.get(name), (False, None))
         name = config.get("tokenizer_class")
         _require("tokenizer_class", name and name.removesuffix("Fast"), (*CLASSES, None))
-    except (TypeError, AttributeError) as error:
+        for number, token in (config.get("added_tokens_decoder") or {}).items():
+            _add(token, int(number), vocab, special)
+        for name, token in _named_tokens(config):
+            text = token["content"] if isinstance(token, dict) else token
+            if text is not None and text not in special:
+                raise ValueError(
+                    f"its {name} {text!r} is no special token of the tokenizer's files"
+                )
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"tokenizer_config.json is broken: {error!r}") from None
     except ValueError as error:
         raise ValueError(f"tokenizer_config.json can't be used: {error}") from None
+    return Contents(vocab, contents.merges, special)
+
+
+def _add(token: dict[str, Any], number: int, vocab: dict[str, int], special: set[str]) -> None:
+    """Add a special token. ValueError for one at which any text would be split otherwise."""
+    text = token["content"]
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"an added token is {text!r}: it must be a text")
+    for name, value in ADDED_TOKEN.items():
+        _require(f"added token {text!r}: {name}", token.get(name, value), (value,))
+    if vocab.setdefault(text, number) != number:
+        raise ValueError(f"{text!r} has two ids, {vocab[text]} and {number}")
+    special.add(text)
+
+
+def _named_tokens(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The special tokens that have a part to play, such as pad_token, each with its name."""
+    found = [(name, token) for name, token in config.items() if name.endswith("_token")]
+    found = [(name, token) for name, token in found if not isinstance(token, bool)]
+    for name in ("extra_special_tokens", "additional_special_tokens"):
+        more = config.get(name) or []
+        found += [(name, each) for each in (more.values() if isinstance(more, dict) else more)]
+    return found
 
 
 def _part(file: dict[str, Any], path: str) -> Any:

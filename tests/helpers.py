@@ -9,30 +9,15 @@ import torch
 from hypothesis import strategies as st
 
 from model import GPT, Cache, GPTConfig
+from notebooks.checks.models import TINY, large_weights
 from stages import stage4_kv_cache as stage4
 from stages.stage2_sampling import Sampler
 from stages.stage3_stopping import token_budget
 
-TINY = GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=2, n_embd=16)
-
 
 def random_model(config: GPTConfig = TINY, seed: int = 0, dtype=torch.float64) -> GPT:
-    """A model with large random weights, biases and gains: a fresh one is nearly uniform.
-
-    Its attention is no copier: that is symmetric, as a fresh one's, and hides a missing transpose.
-    The embedding of tokens stays small beside all else, or the model would repeat one token.
-    """
-    torch.manual_seed(seed)
-    model = GPT(config).to(dtype)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name == "wte.weight":
-                continue
-            if parameter.dim() > 1:
-                parameter.normal_(std=3 * parameter.std().item())
-            else:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model.eval()
+    """The model that the lessons' checkers use, in any shape."""
+    return large_weights(config, seed, dtype)
 
 
 def numpy_logits(model: GPT, ids: list[int]) -> np.ndarray:

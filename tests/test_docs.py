@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import generate
 from benchmarks import serving_speed, stage_costs
@@ -128,11 +129,22 @@ def test_a_make_command_of_the_readme_runs_what_it_says(command, clone):
 
 def test_the_plain_pip_lines_do_what_make_does(clone):
     """They need a network, so they are compared with the recipe of make."""
-    setup = run("make --dry-run .venv/ready", clone).stdout.replace("python3", "python")
+    setup = run("make --dry-run .venv/ready-dev", clone).stdout.replace("python3", "python")
     setup = setup.replace(" --quiet --disable-pip-version-check", "").splitlines()
     lines = [c for c in COMMANDS if "venv .venv" in c or "-m pip" in c]
-    assert len(lines) == 2
-    assert setup[:2] == lines
+    assert len(lines) == 3
+    assert [line for line in setup if not line.startswith("touch")] == lines
+
+
+def test_running_installs_what_running_needs_and_no_more():
+    """The exact versions of pyproject's dependencies in one file, of its dev extra in the other."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = [project["dependencies"], project["optional-dependencies"]["dev"]]
+    for name, wanted in zip(("requirements.txt", "requirements-dev.txt"), bounds, strict=True):
+        pinned = re.findall(r"^([\w-]+)==", (REPO / name).read_text(encoding="utf-8"), re.MULTILINE)
+        assert sorted(pinned) == sorted(re.match(r"[\w-]+", bound)[0] for bound in wanted)
+    recipe = run("make --dry-run sample", REPO).stdout
+    assert "requirements-dev" not in recipe
 
 
 def test_the_readme_shows_no_command_that_is_not_tested():
@@ -141,6 +153,7 @@ def test_the_readme_shows_no_command_that_is_not_tested():
     assert rest == [
         "python -m venv .venv",
         ".venv/bin/python -m pip install -r requirements.txt -e .",
+        ".venv/bin/python -m pip install -r requirements-dev.txt",
         ".venv/bin/python -m pytest",
     ]
 

@@ -248,7 +248,9 @@ def test_without_a_network_the_error_says_where_files_may_be_put(hub, monkeypatc
         hub.shutdown()
         hub.server_close()
     told = refusal("someone/their-gpt2")
-    assert "nor in the cache, and the Hub can't be reached: put its files into a folder" in told
+    assert (
+        "nor whole in the cache, and the Hub can't be reached: put its files into a folder" in told
+    )
 
 
 def test_a_half_finished_download_is_told_without_a_network(hub):
@@ -257,6 +259,18 @@ def test_a_half_finished_download_is_told_without_a_network(hub):
     hub.shutdown()
     hub.server_close()
     assert "can't be reached" in refusal("distilgpt2")
+
+
+@pytest.mark.parametrize("lost", [[WEIGHTS], ["vocab.json"], [WEIGHTS, "merges.txt"]])
+def test_a_cache_with_a_part_of_a_model_is_not_taken_for_the_whole(hub, monkeypatch, lost):
+    """Without a network it said that the model has no weights in safetensors, which is false."""
+    folder = download("distilgpt2")
+    for name in lost:
+        (folder / name).unlink()
+    for listing in folder.parents[1].glob("trees/*"):
+        listing.unlink()  # older versions of huggingface_hub keep none
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert "nor whole in the cache, and the Hub can't be reached" in refusal("distilgpt2")
 
 
 def test_without_huggingface_hub_the_error_names_the_extra(monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import GPT2Tokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
 from stages.stage2_sampling import greedy
 from stages.stage4_kv_cache import generate
@@ -277,7 +277,15 @@ def test_random_edits_are_refused_or_change_no_ids(saved, edited):
     assert accepted > 30
 
 
+USER = {"content": "<user>", "lstrip": False, "rstrip": False, "single_word": False}
 CONFIGS = [
+    ({"added_tokens_decoder": {"401": {**USER, "special": False}}}, "'<user>': special is False"),
+    ({"added_tokens_decoder": {"9": {**USER, "content": END_OF_TEXT, "special": True}}}, "two ids"),
+    ({"pad_token": "he"}, "pad_token 'he' is no special token"),
+    ({"pad_token": "<nowhere>"}, "pad_token '<nowhere>' is no special token"),
+    ({"mask_token": {"content": "he"}}, "mask_token 'he' is no special token"),
+    ({"extra_special_tokens": {"a": "<a>"}}, "extra_special_tokens '<a>' is no special token"),
+    ({"additional_special_tokens": ["<a>"]}, "additional_special_tokens '<a>' is no special"),
     ({"add_prefix_space": True}, "add_prefix_space is True"),
     ({"add_bos_token": True}, "add_bos_token is True"),
     ({"tokenizer_class": "RobertaTokenizer"}, "tokenizer_class is 'RobertaTokenizer'"),
@@ -294,8 +302,32 @@ def test_a_tokenizer_config_that_changes_ids_is_refused(edited, bpe_files, form,
             (folder / name).write_bytes(content)
     assert load_tokenizer(folder).n_vocab in (400, 401)
     (folder / "tokenizer_config.json").write_text(json.dumps(entries), encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"tokenizer_config\.json can't be used: its {part}"):
+    with pytest.raises(ValueError, match=rf"tokenizer_config\.json can't be used: .*{part}"):
         load_tokenizer(folder)
+
+
+def test_special_tokens_that_a_tokenizer_config_adds_are_read_and_may_lie_behind_the_rows(
+    edited, saved
+):
+    folder = edited(lambda file: None)
+    added = {"added_tokens_decoder": {"401": {**USER, "special": True}}, "sep_token": "<user>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(added), encoding="utf-8")
+    ours = load_tokenizer(folder)
+    assert ours.encode("a<user>b", allowed_special="all")[1] == 401
+    assert load_tokenizer(folder, rows=401).n_vocab == 401
+    assert load_tokenizer(folder, rows=400).n_vocab == 400
+
+
+@pytest.mark.parametrize("other", ["[PAD]x", "[", "PAD", "]end", "a["])
+def test_special_tokens_that_overlap_are_refused(edited, other):
+    """transformers takes the longest, tiktoken the first that it knows."""
+
+    def change(file: dict[str, Any]) -> None:
+        two_special_tokens(file)
+        file["added_tokens"][-1]["content"] = other
+
+    with pytest.raises(ValueError, match=r"overlaps with another|two ids|made by a merge"):
+        load_tokenizer(edited(change))
 
 
 def test_where_both_forms_are_there_they_must_agree(edited, bpe_files):
