@@ -28,7 +28,7 @@ def load_tokenizer(folder: Path | str, rows: int | None = None) -> tiktoken.Enco
 
     These are vocab.json and merges.txt, or tokenizer.json alone. Where a folder has all three, they
     must agree. Added tokens behind the `rows` of a model's embedding, such as a pad token that only
-    training used, are left out. Raises ValueError for files that are missing, broken or not GPT-2's.
+    training used, are left out. Raises ValueError for files that are missing, broken or unfit.
     """
     folder = Path(folder)
     names = (*TOKENIZER_FILES, "tokenizer.json", "tokenizer_config.json")
