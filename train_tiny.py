@@ -2,6 +2,7 @@
 
     python train_tiny.py                          stories from the project's own grammar
     python train_tiny.py --data my.txt            any UTF-8 text, documents split at blank lines
+    python train_tiny.py --data composed          stories with more to choose, of corpus/
     python train_tiny.py --data python-docs       the help topics that come with Python
     python train_tiny.py --resume                 go on after Ctrl-C
 
@@ -51,8 +52,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data", default="stories", help="stories, python-docs, or a UTF-8 text file")
-    add("--stories", type=int, default=20_000, help="how many stories to write for --data stories")
+    add(
+        "--data",
+        default="stories",
+        help="stories, composed (stories with more to choose), python-docs, or a UTF-8 text file",
+    )
+    add(
+        "--stories",
+        type=int,
+        default=20_000,
+        help="how many stories to write",
+    )
     add("--out", type=Path, default=Path("out/tiny"), help="folder to write")
     add("--resume", action="store_true", help="go on with the run in --out, with its settings")
     add("--steps", type=int, default=2400, help="batches to learn from")

@@ -9,18 +9,21 @@ import numpy as np
 import tiktoken
 import torch
 
+import corpus as composed
 from support import corpus
 from support.tokenizer import END_OF_TEXT
 
 
 def read_documents(data: str, count: int, seed: int) -> list[str]:
-    """The texts to learn from: `count` stories, Python's help topics, or those of a text file.
+    """The texts to learn from: `count` stories of a grammar, Python's help topics, or a file's.
 
     A file's documents are split at end-of-text markers if it has any, else at blank lines. Raises
     ValueError if there is no text in it or it can't be read.
     """
     if data == "stories":
         return corpus.stories(count, seed)
+    if data == "composed":
+        return composed.stories(count, seed)
     if data == "python-docs":
         from pydoc_data.topics import topics
 
